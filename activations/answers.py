@@ -1,0 +1,234 @@
+"""The model's own verdicts: forced choice after the stub, and greedy generation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from activations.backend import ModelBackend, Prompt
+from activations.batches import BATCH_TOKENS, plan_batches, run_batches
+from activations.cache import manifest_differences, refuse_mismatch
+from interp.errors import ItemError
+from interp.files import partial_path, read_json, write_json
+from interp.grading import Answer, parse_verdict, read_answers, write_answers
+from interp.items import Item
+from interp.prompts import ANSWER_STUB
+from interp.vocabulary import ANSWER_CONDITIONS, AnswerCondition
+
+__all__ = ["MAX_NEW_TOKENS", "answer", "forced_answers", "forced_logits", "greedy_answers"]
+
+MAX_NEW_TOKENS: Final = 48
+"""Default length of a greedy answer: room for a short justification before the answer line."""
+
+Logits = NDArray[np.float32]
+
+
+def forced_logits(
+    backend: ModelBackend, prompts: Sequence[Prompt], *, batch_tokens: int = BATCH_TOKENS
+) -> Logits:
+    """(n_items, 2) logits of True and False right after the answer stub."""
+    verdicts = backend.verdict_ids(prompts)
+    logits = np.full((len(prompts), 2), np.nan, dtype=np.float32)
+
+    def run(index: Sequence[int]) -> Any:
+        sequences = [prompts[i].ids_with_stub for i in index]
+        return backend.logits(sequences, (verdicts.true_id, verdicts.false_id))
+
+    batches = plan_batches([len(prompt.ids_with_stub) for prompt in prompts], batch_tokens)
+    for index, values in run_batches(batches, run):
+        logits[index] = values.numpy()
+    return logits
+
+
+def _require_labels(items: Sequence[Item]) -> None:
+    unlabelled = [item.item_id for item in items if item.label is None]
+    if unlabelled:
+        raise ItemError(
+            f"{len(unlabelled)} items have no True/False label (first: {unlabelled[0]!r}); "
+            f"verdicts can be graded for True/False items only."
+        )
+
+
+def forced_answers(items: Sequence[Item], logits: Logits) -> tuple[Answer, ...]:
+    """Verdicts by the larger of the two logits; a tie is False.
+
+    Args:
+        items: True/False items.
+        logits: (n_items, 2), from `forced_logits` or a cache's `answer_logits`.
+    """
+    _require_labels(items)
+    answers = []
+    for item, (logit_true, logit_false) in zip(items, logits.astype(float), strict=True):
+        verdict = bool(logit_true > logit_false)
+        answers.append(
+            Answer(
+                item_id=item.item_id,
+                condition="forced",
+                verdict=verdict,
+                correct=verdict == item.label,
+                answered=True,
+                raw=f"{ANSWER_STUB} {verdict}",
+                n_tokens=0,
+                logit_true=float(logit_true),
+                logit_false=float(logit_false),
+            )
+        )
+    return tuple(answers)
+
+
+def greedy_answers(
+    backend: ModelBackend,
+    items: Sequence[Item],
+    prompts: Sequence[Prompt],
+    logits: Logits,
+    *,
+    max_new_tokens: int = MAX_NEW_TOKENS,
+    batch_tokens: int = BATCH_TOKENS,
+) -> Iterator[list[Answer]]:
+    """Generate greedily and parse the verdict, a batch at a time.
+
+    Args:
+        backend: a running model.
+        items: True/False items.
+        prompts: their tokenised prompts.
+        logits: (n_items, 2), recorded beside the verdict.
+        max_new_tokens: cut of the generation; what has no verdict by then is a non-answer.
+        batch_tokens: padded tokens a batch, new tokens included.
+
+    Yields:
+        the answers of one batch, in no particular order.
+    """
+    _require_labels(items)
+    lengths = [len(prompt.ids) + max_new_tokens for prompt in prompts]
+
+    def run(index: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        return backend.generate([prompts[i].ids for i in index], max_new_tokens)
+
+    for index, generated in run_batches(plan_batches(lengths, batch_tokens), run):
+        answers = []
+        for i, ids in zip(index, generated, strict=True):
+            text = backend.decode(ids)
+            verdict = parse_verdict(text)
+            answers.append(
+                Answer(
+                    item_id=items[i].item_id,
+                    condition="greedy",
+                    verdict=verdict,
+                    correct=verdict is not None and verdict == items[i].label,
+                    answered=verdict is not None,
+                    raw=text,
+                    n_tokens=len(ids),
+                    logit_true=float(logits[i, 0]),
+                    logit_false=float(logits[i, 1]),
+                )
+            )
+        yield answers
+
+
+def answer(
+    backend: ModelBackend,
+    items: Sequence[Item],
+    path: Path,
+    *,
+    source: Mapping[str, Any],
+    conditions: Sequence[AnswerCondition] = ANSWER_CONDITIONS,
+    logits: Logits | None = None,
+    max_new_tokens: int = MAX_NEW_TOKENS,
+    batch_tokens: int = BATCH_TOKENS,
+    progress: Callable[[int], None] = lambda _: None,
+) -> tuple[Answer, ...]:
+    """Write an answer file, or reopen or resume what is there.
+
+    What the file depends on stands beside it in `PATH.manifest.json`; each finished batch is
+    appended to `PATH.partial`, and the finished file is in item order.
+
+    Args:
+        backend: a running model.
+        items: True/False items.
+        path: of the answer file.
+        source: from `activations.extract.describe_source`.
+        conditions: which of `forced` and `greedy`.
+        logits: (n_items, 2) if they are known already, from a cache of the same items and model.
+        max_new_tokens: cut of greedy generation.
+        batch_tokens: padded tokens a batch.
+        progress: called with the number of answers finished since the last call.
+
+    Raises:
+        CacheError: the file belongs to other settings; the differing fields are named.
+        ItemError: an item has no label.
+    """
+    _require_labels(items)
+    manifest = {
+        "model": dict(backend.fingerprint()),
+        "source": dict(source),
+        "conditions": sorted(conditions),
+        "answer_stub": ANSWER_STUB,
+        "max_new_tokens": max_new_tokens if "greedy" in conditions else None,
+    }
+    sidecar = path.with_name(path.name + ".manifest.json")
+    if sidecar.exists():
+        found = read_json(sidecar, "the manifest of an answer file")
+        refuse_mismatch(path, manifest_differences(found, manifest))
+        if path.exists():
+            answers = read_answers(path)
+            progress(len(answers))
+            return answers
+    elif path.exists():
+        refuse_mismatch(path, ["manifest: the file has none"])
+    else:
+        write_json(sidecar, manifest)
+
+    partial = partial_path(path)
+    done = {(entry.item_id, entry.condition): entry for entry in _whole_lines(partial)}
+    progress(len(done))
+    prompts = backend.tokenize(items)
+    if logits is None:
+        logits = forced_logits(backend, prompts, batch_tokens=batch_tokens)
+    if "forced" in conditions:
+        forced = [a for a in forced_answers(items, logits) if (a.item_id, "forced") not in done]
+        _append(partial, forced)
+        done |= {(entry.item_id, entry.condition): entry for entry in forced}
+        progress(len(forced))
+    if "greedy" in conditions:
+        left = [i for i, item in enumerate(items) if (item.item_id, "greedy") not in done]
+        for batch in greedy_answers(
+            backend,
+            [items[i] for i in left],
+            [prompts[i] for i in left],
+            logits[left],
+            max_new_tokens=max_new_tokens,
+            batch_tokens=batch_tokens,
+        ):
+            _append(partial, batch)
+            done |= {(entry.item_id, entry.condition): entry for entry in batch}
+            progress(len(batch))
+    answers = tuple(
+        done[item.item_id, condition] for condition in sorted(conditions) for item in items
+    )
+    write_answers(path, answers)
+    partial.unlink()
+    return answers
+
+
+def _append(partial: Path, answers: Iterable[Answer]) -> None:
+    with partial.open("a", encoding="utf-8") as handle:
+        for entry in answers:
+            handle.write(json.dumps(asdict(entry), ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _whole_lines(partial: Path) -> tuple[Answer, ...]:
+    """Answers of an unfinished file; a line that a kill cut off is dropped from it."""
+    if not partial.exists():
+        return ()
+    data = partial.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        with partial.open("r+b") as handle:
+            handle.truncate(whole)
+    return read_answers(partial)

@@ -1,0 +1,67 @@
+"""Length-sorted batches under a token budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeVar
+
+import torch
+
+from interp.errors import ModelError
+
+__all__ = ["BATCH_TOKENS", "plan_batches", "run_batches"]
+
+T = TypeVar("T")
+
+BATCH_TOKENS: Final = 2048
+"""Default budget of padded tokens a batch: fits a laptop, and larger ones are no faster there."""
+
+
+def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
+    """Indices in batches of similar length, longest first.
+
+    Args:
+        lengths: tokens of each sequence.
+        batch_tokens: largest padded size (sequences times longest) of a batch; a sequence that
+            is longer by itself gets a batch of its own.
+    """
+    if batch_tokens < 1:
+        raise ModelError(f"--batch-tokens is {batch_tokens}; expected at least 1.")
+    order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
+    batches: list[list[int]] = []
+    for index in order:
+        # Sorted downwards, so the first sequence of a batch is its longest.
+        if batches and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= batch_tokens:
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+    return batches
+
+
+def run_batches(
+    batches: Sequence[Sequence[int]], run: Callable[[Sequence[int]], T]
+) -> Iterator[tuple[list[int], T]]:
+    """Run each batch; one that does not fit into memory is halved and tried again.
+
+    Yields:
+        the indices of a (part of a) batch, and what `run` returned for them.
+
+    Raises:
+        ModelError: a single sequence does not fit.
+    """
+    waiting = [list(batch) for batch in reversed(batches)]
+    while waiting:
+        batch = waiting.pop()
+        try:
+            result = run(batch)
+        except torch.OutOfMemoryError as error:
+            if len(batch) == 1:
+                raise ModelError(
+                    "One sequence alone does not fit into the device's memory. Use a smaller "
+                    "model, a smaller dtype, or another device."
+                ) from error
+            torch.cuda.empty_cache()
+            half = len(batch) // 2
+            waiting += [batch[half:], batch[:half]]
+            continue
+        yield batch, result

@@ -1,0 +1,369 @@
+"""The HDF5 activation cache: reader, writer, and the manifest that proves what is in it.
+
+An unfinished cache lives beside its final path as `FILE.partial`. All its storage is allocated
+when it is created, and a batch's rows are flushed before its `done` marks; so a process killed at
+any moment leaves a file that opens, and whose marked rows are whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from activations.backend import Capture, Prompt
+from interp.errors import CacheError
+from interp.files import atomic_path, partial_path, require_file
+from interp.items import Item, item_from_record, item_to_record
+from interp.vocabulary import Store
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "ActivationCache",
+    "CacheWriter",
+    "flat",
+    "manifest_differences",
+    "refuse_mismatch",
+    "verify",
+]
+
+SCHEMA_VERSION: Final = 1
+_FORMAT: Final = "interp activation cache"
+_ROWS_PER_CHUNK: Final = 64
+_LABELS: Final = {True: 1, False: 0, None: -1}
+_OPEN_ERRORS: Final = (OSError, KeyError, RuntimeError, ValueError)
+
+
+def flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of nested mappings with dotted names."""
+    for name, entry in value.items():
+        if isinstance(entry, Mapping):
+            yield from flat(entry, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", entry
+
+
+def manifest_differences(
+    found: Mapping[str, Any], expected: Mapping[str, Any], ignore: Sequence[str] = ()
+) -> list[str]:
+    """One line a field that differs: `name: file has …, this run has …`.
+
+    Args:
+        found: the file's manifest.
+        expected: this run's manifest.
+        ignore: top-level fields that may differ.
+    """
+    first, second = dict(flat(found)), dict(flat(expected))
+    return [
+        f"{name}: the file has {first.get(name)!r}, this run has {second.get(name)!r}"
+        for name in sorted({*first, *second})
+        if name.split(".")[0] not in ignore and first.get(name) != second.get(name)
+    ]
+
+
+def refuse_mismatch(path: Path, differences: Sequence[str]) -> None:
+    """Raise `CacheError` naming the differing fields, if there are any."""
+    if differences:
+        raise CacheError(
+            f"{path} holds the results of another model, source or setting and is left as it is. "
+            f"Fields that differ: {'; '.join(differences)}. Choose another --out, or remove it."
+        )
+
+
+class ActivationCache:
+    """Reader of a cache file; arrays are read when asked for, one layer at a time.
+
+    Use as a context manager. `resid_post(layer)` is (n_items, d_model).
+    """
+
+    def __init__(self, path: Path, file: h5py.File) -> None:
+        """Wrap an open file; use `ActivationCache.open`."""
+        self.path = path
+        self._file = file
+        self.manifest: dict[str, Any] = json.loads(file.attrs["manifest"])
+        self.n_items, self.n_layers, self.d_model = file["resid_post"].shape
+
+    @classmethod
+    def open(cls, path: Path, *, allow_unfinished: bool = False) -> ActivationCache:
+        """Open a cache for reading.
+
+        Raises:
+            CacheError: missing, not one of ours, truncated, of another schema, or unfinished.
+        """
+        if not path.exists() and partial_path(path).exists() and not allow_unfinished:
+            raise CacheError(
+                f"{path} is not finished: {partial_path(path).name} beside it is what was written "
+                f"before the extraction stopped. Run the same `interp extract` again to finish it."
+            )
+        require_file(path, "an activation cache (HDF5)", CacheError)
+        try:
+            file = h5py.File(path, "r")
+        except _OPEN_ERRORS as error:
+            raise CacheError(
+                f"{path} is not a readable HDF5 file ({error}). It may be truncated, or being "
+                f"written to; expected an activation cache made by `interp extract`."
+            ) from error
+        try:
+            if file.attrs.get("format") != _FORMAT:
+                raise CacheError(
+                    f"{path} is an HDF5 file, but not an activation cache: it lacks the mark "
+                    f"{_FORMAT!r}. Make one with `interp extract`."
+                )
+            if int(file.attrs["schema_version"]) != SCHEMA_VERSION:
+                raise CacheError(
+                    f"{path} has schema version {file.attrs['schema_version']}; this version reads "
+                    f"{SCHEMA_VERSION}. Extract again."
+                )
+            cache = cls(path, file)
+            if not allow_unfinished and not cache.done.all():
+                raise CacheError(
+                    f"{path} has {int((~cache.done).sum())} unfinished rows of {cache.n_items}."
+                )
+        except CacheError:
+            file.close()
+            raise
+        except _OPEN_ERRORS as error:
+            file.close()
+            raise CacheError(f"{path} is a damaged activation cache ({error}).") from error
+        return cache
+
+    def __enter__(self) -> ActivationCache:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _strings(self, name: str) -> tuple[str, ...]:
+        return tuple(self._file[name].asstr()[:])
+
+    @property
+    def item_id(self) -> tuple[str, ...]:
+        """(n_items,)."""
+        return self._strings("item_id")
+
+    @property
+    def group_id(self) -> tuple[str, ...]:
+        """(n_items,)."""
+        return self._strings("group_id")
+
+    @property
+    def category(self) -> tuple[str, ...]:
+        """(n_items,)."""
+        return self._strings("category")
+
+    @property
+    def label(self) -> NDArray[np.int8]:
+        """(n_items,): 1 True, 0 False, -1 none."""
+        return np.asarray(self._file["label"][:])
+
+    @property
+    def done(self) -> NDArray[np.bool_]:
+        """(n_items,): which rows are written."""
+        return np.asarray(self._file["done"][:], dtype=bool)
+
+    @property
+    def n_tokens(self) -> NDArray[np.int32]:
+        """(n_items,): tokens of each prompt, stub not counted."""
+        return np.asarray(self._file["n_tokens"][:])
+
+    @property
+    def answer_logits(self) -> NDArray[np.float32]:
+        """(n_items, 2): logits of True and False right after the answer stub."""
+        return np.asarray(self._file["answer_logits"][:])
+
+    @property
+    def resid_norm(self) -> NDArray[np.float32]:
+        """(n_items, n_layers): median norm over the prompt's tokens, first one excluded."""
+        return np.asarray(self._file["resid_norm"][:])
+
+    @property
+    def self_check_max_relative(self) -> float | None:
+        """Largest relative difference of rows rerun alone; None in an unfinished file."""
+        value = float(self._file.attrs["self_check_max_relative"])
+        return None if np.isnan(value) else value
+
+    def items(self) -> tuple[Item, ...]:
+        """The items themselves, prompts included."""
+        return tuple(item_from_record(json.loads(text)) for text in self._strings("item"))
+
+    def resid_pre0(self) -> NDArray[np.float32]:
+        """(n_items, d_model): the embedding stream."""
+        return np.asarray(self._file["resid_pre0"][:], dtype=np.float32)
+
+    def resid_post(self, layer: int) -> NDArray[np.float32]:
+        """(n_items, d_model): output of block `layer`.
+
+        Raises:
+            CacheError: the layer is out of range.
+        """
+        self.require_layer(layer)
+        return np.asarray(self._file["resid_post"][:, layer, :], dtype=np.float32)
+
+    def require_layer(self, layer: int) -> None:
+        """Raise `CacheError` unless 0 <= layer < n_layers."""
+        if not 0 <= layer < self.n_layers:
+            raise CacheError(
+                f"Layer {layer} is out of range: {self.path} has layers 0 to {self.n_layers - 1}."
+            )
+
+
+class CacheWriter:
+    """Writer of an unfinished cache, new or resumed; made by `CacheWriter.open`."""
+
+    def __init__(self, path: Path, file: h5py.File) -> None:
+        """Wrap an open unfinished file."""
+        self.path = path
+        self._file = file
+        self._done = np.asarray(file["done"][:], dtype=bool)
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls,
+        path: Path,
+        *,
+        manifest: Mapping[str, Any],
+        items: Sequence[Item],
+        prompts: Sequence[Prompt],
+        n_layers: int,
+        d_model: int,
+        store: Store = "float32",
+    ) -> Iterator[CacheWriter]:
+        """Start `path`, or go on with its `.partial` file if the manifest is the same.
+
+        Raises:
+            CacheError: the `.partial` file belongs to another extraction or cannot be opened (an
+                other process may be writing it).
+        """
+        partial = partial_path(path)
+        if not partial.exists():
+            with atomic_path(partial) as aside:
+                _create(aside, manifest, items, prompts, n_layers, d_model, store)
+        else:
+            with ActivationCache.open(partial, allow_unfinished=True) as found:
+                refuse_mismatch(partial, manifest_differences(found.manifest, manifest))
+        try:
+            file = h5py.File(partial, "r+")
+        except OSError as error:
+            raise CacheError(
+                f"{partial} cannot be opened for writing ({error}). Another process may be "
+                f"extracting to it; wait for it or choose another --out."
+            ) from error
+        try:
+            yield cls(path, file)
+        finally:
+            file.close()
+
+    def pending(self) -> NDArray[np.int64]:
+        """Indices of the rows that are not written yet."""
+        return np.flatnonzero(~self._done)
+
+    def write(self, rows: Sequence[int], capture: Capture) -> None:
+        """Write and flush the rows of one batch, then mark them done and flush again.
+
+        Args:
+            rows: item indices, in the order of the capture's first axis.
+            capture: what the backend gave for them.
+        """
+        order = np.argsort(rows)
+        index = np.asarray(rows)[order]
+        for name, tensor in (
+            ("resid_post", capture.resid_post),
+            ("resid_pre0", capture.resid_pre0),
+            ("answer_logits", capture.logits),
+            ("resid_norm", capture.resid_norm),
+        ):
+            self._file[name][index] = self._checked(name, tensor.numpy()[order])
+        self._file.flush()
+        self._file["done"][index] = 1
+        self._file.flush()
+        self._done[index] = True
+
+    def _checked(self, name: str, values: NDArray[np.float32]) -> NDArray[Any]:
+        target = self._file[name].dtype
+        if target == np.float16 and np.abs(values).max() > np.finfo(np.float16).max:
+            raise CacheError(
+                f"{name} reaches {np.abs(values).max():.3g}, beyond what float16 can hold "
+                f"({np.finfo(np.float16).max:.0f}). Use --store float32."
+            )
+        return values.astype(target, copy=False)
+
+    def rows(self, index: Sequence[int]) -> NDArray[np.float32]:
+        """(len(index), n_layers, d_model): rows as written; `index` ascending."""
+        return np.asarray(self._file["resid_post"][list(index)], dtype=np.float32)
+
+    def finish(self, self_check_max_relative: float) -> None:
+        """Store the self-check, close the file and move it to its final place."""
+        self._file.attrs.modify("self_check_max_relative", self_check_max_relative)
+        self._file.close()
+        partial_path(self.path).replace(self.path)
+
+
+def verify(cache: ActivationCache) -> list[str]:
+    """Faults of an open cache, one line each; empty when every row is written and finite."""
+    faults = []
+    unfinished = int((~cache.done).sum())
+    if unfinished:
+        faults.append(f"{unfinished} of {cache.n_items} rows are not written")
+    if cache.self_check_max_relative is None:
+        faults.append("the self-check is missing: the extraction did not finish")
+    done = cache.done
+    for layer in range(-1, cache.n_layers):
+        name = f"resid_post, layer {layer}" if layer >= 0 else "resid_pre0"
+        values = cache.resid_post(layer) if layer >= 0 else cache.resid_pre0()
+        bad = int((~np.isfinite(values[done])).any(axis=1).sum())
+        if bad:
+            faults.append(f"{name}: {bad} written rows are not finite")
+    if len(set(cache.item_id)) < cache.n_items:
+        faults.append("item ids are not unique")
+    return faults
+
+
+def _create(
+    path: Path,
+    manifest: Mapping[str, Any],
+    items: Sequence[Item],
+    prompts: Sequence[Prompt],
+    n_layers: int,
+    d_model: int,
+    store: Store,
+) -> None:
+    n = len(items)
+    rows = min(_ROWS_PER_CHUNK, n)
+    text = h5py.string_dtype("utf-8")
+    with h5py.File(path, "w") as file:
+        file.attrs["format"] = _FORMAT
+        file.attrs["schema_version"] = SCHEMA_VERSION
+        file.attrs["manifest"] = json.dumps(manifest, ensure_ascii=False, allow_nan=False)
+        # Set when the file is finished; made here so that finishing only overwrites bytes.
+        file.attrs["self_check_max_relative"] = np.nan
+        for name, shape, chunks, dtype in (
+            ("resid_post", (n, n_layers, d_model), (rows, 1, d_model), store),
+            ("resid_pre0", (n, d_model), (rows, d_model), store),
+            ("answer_logits", (n, 2), None, np.float32),
+            ("resid_norm", (n, n_layers), None, np.float32),
+        ):
+            early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+            file.create_dataset(
+                name, shape, dtype=dtype, chunks=chunks, fillvalue=np.nan, dcpl=early
+            )
+        file["item_id"] = np.array([item.item_id for item in items], dtype=text)
+        file["group_id"] = np.array([item.group_id for item in items], dtype=text)
+        file["category"] = np.array([item.category for item in items], dtype=text)
+        file["item"] = np.array(
+            [json.dumps(item_to_record(item), ensure_ascii=False) for item in items], dtype=text
+        )
+        file["label"] = np.array([_LABELS[item.label] for item in items], dtype=np.int8)
+        file["n_tokens"] = np.array([len(prompt.ids) for prompt in prompts], dtype=np.int32)
+        file["done"] = np.zeros(n, dtype=np.uint8)

@@ -1,0 +1,290 @@
+"""The transformers backend: forward hooks on the decoder blocks of a Hugging Face model."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from hashlib import sha256
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationConfig
+
+from activations.backend import Capture, Edit, Prefix, Prompt, VerdictIds
+from activations.hooks import edited, find_blocks, observed
+from activations.tokens import PaddedBatch, pad, tokenize, verdict_ids
+from interp.errors import ModelError
+from interp.items import Item
+
+__all__ = ["HFBackend", "parameters_sha256"]
+
+
+def parameters_sha256(model: nn.Module) -> str:
+    """Digest of all parameters and buffers: names, types, shapes and bytes."""
+    digest = sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+class HFBackend:
+    """Runs a causal language model of transformers.
+
+    Batches are padded on the right without an attention mask where nothing is generated: a causal
+    model never looks ahead, so the padding changes nothing, and the pass is faster without a
+    mask. `padding="left"` pads on the left with a mask and explicit positions; the result is the
+    same up to rounding.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        model_id: str,
+        weights: str | None = None,
+        revision: str | None = None,
+        padding: Literal["left", "right"] = "right",
+    ) -> None:
+        """Wrap a loaded model; it is put in evaluation mode and otherwise left as it is.
+
+        Args:
+            model: a causal language model of transformers.
+            tokenizer: its fast tokenizer.
+            model_id: what results call it.
+            weights: fingerprint of the weights; None hashes the parameters.
+            revision: recorded.
+            padding: side of the padding in `capture` and `logits`.
+        """
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.blocks = find_blocks(model)
+        self.padding: Literal["left", "right"] = padding
+        self._model_id = model_id
+        self._weights = weights
+        self._revision = revision
+        self._parameters = frozenset(inspect.signature(model.forward).parameters)
+        # transformers renamed the argument, and the output's attribute, in 5.2x.
+        self._cache_name = "cache" if "cache" in self._parameters else "past_key_values"
+        text_config = model.config.get_text_config(decoder=True)
+        self._d_model = int(text_config.hidden_size)
+
+    @property
+    def n_layers(self) -> int:
+        """Number of decoder blocks."""
+        return len(self.blocks)
+
+    @property
+    def d_model(self) -> int:
+        """Width of the residual stream."""
+        return self._d_model
+
+    @property
+    def model_id(self) -> str:
+        """What results call the model."""
+        return self._model_id
+
+    @property
+    def device(self) -> torch.device:
+        """Where token ids go: the device of the input embedding."""
+        weight: Tensor = self.model.get_input_embeddings().weight
+        return weight.device
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        """Identity of everything in the model that the numbers depend on."""
+        if self._weights is None:
+            self._weights = parameters_sha256(self.model)
+        template = self.tokenizer.chat_template
+        return {
+            "model_id": self._model_id,
+            "revision": self._revision,
+            "weights": self._weights,
+            "tokenizer": sha256(self.tokenizer.backend_tokenizer.to_str().encode()).hexdigest(),
+            "chat_template": None
+            if template is None
+            else sha256(str(template).encode()).hexdigest(),
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "attn_implementation": self.model.config._attn_implementation,
+        }
+
+    def tokenize(self, items: Sequence[Item]) -> tuple[Prompt, ...]:
+        """See `activations.tokens.tokenize`."""
+        return tokenize(self.tokenizer, items)
+
+    def verdict_ids(self, prompts: Sequence[Prompt]) -> VerdictIds:
+        """See `activations.tokens.verdict_ids`."""
+        return verdict_ids(self.tokenizer, prompts)
+
+    def _forward(self, logit_columns: Tensor, **inputs: Any) -> Any:
+        """One forward pass with the output head on some columns only, where the model can.
+
+        `position_ids` are left out for models that have none (ALiBi); everything else that is
+        passed must be understood, or the model raises.
+        """
+        if "logits_to_keep" in self._parameters:
+            inputs["logits_to_keep"] = logit_columns
+        if "position_ids" not in self._parameters:
+            del inputs["position_ids"]
+        return self.model(**inputs)
+
+    def _logits_at(
+        self, batch: PaddedBatch, columns: Tensor, logit_ids: Sequence[int], **inputs: Any
+    ) -> Tensor:
+        """(n, n_ids) logits at one column a sequence; the head runs on those columns only."""
+        unique, index = torch.unique(columns, return_inverse=True)
+        output = self._forward(
+            unique, input_ids=batch.ids, position_ids=batch.position_ids, **inputs
+        )
+        logits = output.logits
+        if logits.shape[1] == len(unique):
+            columns = index
+        rows = torch.arange(len(columns), device=logits.device)
+        ids = torch.tensor(logit_ids, device=logits.device)
+        chosen: Tensor = logits[rows, columns.to(logits.device)][:, ids]
+        return chosen.float().cpu()
+
+    def _plain_pass(self, batch: PaddedBatch, logit_ids: Sequence[int], **inputs: Any) -> Tensor:
+        """Logits after the last token of each sequence."""
+        if self.padding == "left" and batch.is_ragged:
+            inputs["attention_mask"] = batch.is_token.long()
+        last = batch.starts + batch.lengths - 1
+        return self._logits_at(batch, last, logit_ids, use_cache=False, **inputs)
+
+    @torch.inference_mode()
+    def capture(
+        self, sequences: Sequence[Sequence[int]], positions: Sequence[int], logit_ids: Sequence[int]
+    ) -> Capture:
+        """Residual streams of every layer at one token a sequence, and logits after the last.
+
+        Args:
+            sequences: token ids; padded here.
+            positions: index of the wanted token in each sequence.
+            logit_ids: vocabulary ids whose logits are wanted.
+        """
+        batch = pad(sequences, self.padding, self.device)
+        n = len(sequences)
+        columns = batch.starts + torch.tensor(positions, device=self.device)
+        # The first token is left out of the norms: it holds the attention sink.
+        counted = batch.is_token & (batch.position_ids > 0)
+        resid_post = torch.empty(n, self.n_layers, self.d_model)
+        resid_norm = torch.empty(n, self.n_layers)
+        resid_pre0 = torch.empty(n, self.d_model)
+
+        def at_columns(hidden: Tensor) -> Tensor:
+            rows = torch.arange(n, device=hidden.device)
+            return hidden[rows, columns.to(hidden.device)].float()
+
+        def on_resid_post(layer: int, hidden: Tensor) -> None:
+            resid_post[:, layer] = at_columns(hidden).cpu()
+            norms = hidden.float().norm(dim=-1)
+            norms = norms.masked_fill(~counted.to(hidden.device), float("nan"))
+            resid_norm[:, layer] = norms.nanmedian(dim=1).values.cpu()
+
+        def on_resid_pre0(hidden: Tensor) -> None:
+            resid_pre0.copy_(at_columns(hidden))
+
+        with observed(self.blocks, on_resid_post, on_resid_pre0):
+            logits = self._plain_pass(batch, logit_ids)
+        return Capture(resid_post, resid_pre0, logits, resid_norm)
+
+    def intervene(self, edits: Sequence[Edit]) -> AbstractContextManager[None]:
+        """Apply edits to every forward pass inside the context; see `activations.hooks.edited`."""
+        return edited(self.blocks, edits)
+
+    @torch.inference_mode()
+    def logits(self, sequences: Sequence[Sequence[int]], logit_ids: Sequence[int]) -> Tensor:
+        """(n, n_ids) logits after the last token of each sequence, in one plain pass."""
+        return self._plain_pass(pad(sequences, self.padding, self.device), logit_ids)
+
+    @torch.inference_mode()
+    def prefill(self, sequences: Sequence[Sequence[int]]) -> Prefix:
+        """Keys and values of prefixes; left-padded, so that suffixes line up."""
+        batch = pad(sequences, "left", self.device)
+        output = self._forward(
+            torch.zeros(1, dtype=torch.long, device=self.device),
+            input_ids=batch.ids,
+            position_ids=batch.position_ids,
+            attention_mask=batch.is_token.long() if batch.is_ragged else None,
+            use_cache=True,
+        )
+        cache = getattr(output, self._cache_name, None)
+        if cache is None:
+            raise ModelError(
+                f"{type(self.model).__name__} keeps no keys and values to continue from."
+            )
+        return Prefix(cache, batch.is_token, batch.lengths)
+
+    @torch.inference_mode()
+    def logits_after(
+        self, prefix: Prefix, suffixes: Sequence[Sequence[int]], logit_ids: Sequence[int]
+    ) -> Tensor:
+        """(n, n_ids) logits after suffixes of equal length that continue a prefix.
+
+        Raises:
+            ModelError: the suffixes differ in length or number from what the prefix allows.
+        """
+        lengths = {len(suffix) for suffix in suffixes}
+        if len(suffixes) != len(prefix.lengths) or len(lengths) != 1:
+            raise ModelError(
+                f"Got {len(suffixes)} suffixes of lengths {sorted(lengths)} for "
+                f"{len(prefix.lengths)} prefixes; expected one suffix a prefix, all of one length."
+            )
+        batch = pad(suffixes, "right", self.device)
+        seq = batch.ids.shape[1]
+        mask = None
+        if not bool(prefix.is_token.all()):
+            mask = torch.cat([prefix.is_token, batch.is_token], dim=1).long()
+        shifted = PaddedBatch(
+            batch.ids,
+            batch.is_token,
+            batch.position_ids + prefix.lengths[:, None],
+            batch.starts,
+            batch.lengths,
+        )
+        return self._logits_at(
+            shifted,
+            torch.full_like(batch.lengths, seq - 1),
+            logit_ids,
+            attention_mask=mask,
+            use_cache=True,
+            # A pass extends the cache it is given, so each one gets a copy.
+            **{self._cache_name: copy.deepcopy(prefix.state)},
+        )
+
+    @torch.inference_mode()
+    def generate(
+        self, sequences: Sequence[Sequence[int]], max_new_tokens: int
+    ) -> tuple[tuple[int, ...], ...]:
+        """Greedy continuations, cut before the first end-of-turn token."""
+        batch = pad(sequences, "left", self.device)
+        stops = self.model.generation_config.eos_token_id
+        stop_ids = {stops} if isinstance(stops, int) else set(stops or ())
+        if self.tokenizer.eos_token_id is not None:
+            stop_ids.add(self.tokenizer.eos_token_id)
+        config = GenerationConfig(
+            do_sample=False,
+            num_beams=1,
+            max_new_tokens=max_new_tokens,
+            eos_token_id=sorted(stop_ids) or None,
+            pad_token_id=min(stop_ids, default=0),
+        )
+        output = self.model.generate(
+            input_ids=batch.ids,
+            attention_mask=batch.is_token.long(),
+            generation_config=config,
+        )
+        continuations = output[:, batch.ids.shape[1] :].tolist()
+        return tuple(_until(row, stop_ids) for row in continuations)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens left out."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+def _until(ids: Sequence[int], stops: set[int]) -> tuple[int, ...]:
+    end = next((index for index, token in enumerate(ids) if token in stops), len(ids))
+    return tuple(ids[:end])

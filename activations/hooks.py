@@ -1,0 +1,147 @@
+"""Decoder blocks of a transformers model, and hooks on them that are always taken off again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from activations.backend import Edit
+from interp.errors import ModelError
+
+__all__ = ["count_hooks", "edited", "find_blocks", "observed"]
+
+
+def find_blocks(model: nn.Module) -> nn.ModuleList:
+    """The list of decoder blocks: the outermost module list as long as the model has layers.
+
+    Raises:
+        ModelError: there is none, or several of that length at the same depth.
+    """
+    config: Any = getattr(model, "config", None)
+    text_config = config.get_text_config(decoder=True) if config is not None else None
+    n_layers = getattr(text_config, "num_hidden_layers", None)
+    candidates = [
+        (name.count("."), name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and len(module) == n_layers
+    ]
+    if not candidates:
+        raise ModelError(
+            f"{type(model).__name__} has no list of {n_layers} decoder blocks; expected a decoder "
+            f"model of transformers with config.num_hidden_layers blocks."
+        )
+    depth = min(candidates, key=lambda candidate: candidate[0])[0]
+    outermost = [(name, module) for level, name, module in candidates if level == depth]
+    if len(outermost) > 1:
+        raise ModelError(
+            f"{type(model).__name__} has several lists of {n_layers} blocks "
+            f"({', '.join(name for name, _ in outermost)}); expected one."
+        )
+    return outermost[0][1]
+
+
+def _hidden(output: object) -> Tensor:
+    """The hidden states of a block's output: a tensor, or the first entry of a tuple."""
+    first = output[0] if isinstance(output, tuple) else output
+    if not isinstance(first, Tensor):
+        raise ModelError(
+            f"A decoder block returned {type(output).__name__}; expected hidden states."
+        )
+    return first
+
+
+def _with_hidden(output: object, hidden: Tensor) -> object:
+    return (hidden, *output[1:]) if isinstance(output, tuple) else hidden
+
+
+def _block_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return _hidden(args[0] if args else kwargs["hidden_states"])
+
+
+@contextmanager
+def observed(
+    blocks: nn.ModuleList,
+    on_resid_post: Callable[[int, Tensor], None],
+    on_resid_pre0: Callable[[Tensor], None],
+) -> Iterator[None]:
+    """Call back with each block's output and the first block's input during forward passes.
+
+    Args:
+        blocks: the decoder blocks.
+        on_resid_post: gets the layer and the hidden states (n, seq, d_model); must not keep them.
+        on_resid_pre0: gets the hidden states that enter block 0.
+    """
+    handles = []
+    try:
+        handles.append(
+            blocks[0].register_forward_pre_hook(
+                lambda _module, args, kwargs: on_resid_pre0(_block_input(args, kwargs)),
+                with_kwargs=True,
+            )
+        )
+        for layer, block in enumerate(blocks):
+
+            def post_hook(
+                _module: nn.Module, _args: Any, output: object, layer: int = layer
+            ) -> None:
+                on_resid_post(layer, _hidden(output))
+
+            handles.append(block.register_forward_hook(post_hook))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def edited(blocks: nn.ModuleList, edits: Sequence[Edit]) -> Iterator[None]:
+    """Apply edits to the residual stream during forward passes.
+
+    Hooks are prepended, so no other hook sees a state from before the edit.
+
+    Raises:
+        ModelError: a layer is out of range.
+    """
+    for edit in edits:
+        if not 0 <= edit.layer < len(blocks):
+            raise ModelError(
+                f"Layer {edit.layer} is out of range; this model has layers 0 to {len(blocks) - 1}."
+            )
+    handles = []
+    try:
+        # Prepending reverses the order of hooks of one block; registering in reverse restores it.
+        for edit in reversed(edits):
+            block = blocks[edit.layer]
+            if edit.hook_point == "resid_post":
+
+                def post_hook(_m: nn.Module, _a: Any, output: object, edit: Edit = edit) -> object:
+                    return _with_hidden(output, edit.apply(_hidden(output)))
+
+                handles.append(block.register_forward_hook(post_hook, prepend=True))
+            else:
+
+                def pre_hook(
+                    _m: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], edit: Edit = edit
+                ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+                    hidden = edit.apply(_block_input(args, kwargs))
+                    if args:
+                        return (hidden, *args[1:]), kwargs
+                    return args, kwargs | {"hidden_states": hidden}
+
+                handles.append(
+                    block.register_forward_pre_hook(pre_hook, prepend=True, with_kwargs=True)
+                )
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def count_hooks(model: nn.Module) -> int:
+    """Forward hooks and pre-hooks on all modules; equal before and after when none is left."""
+    return sum(
+        len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()
+    )

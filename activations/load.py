@@ -1,0 +1,102 @@
+"""From a `ModelSpec` to a running backend."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+from activations.hf import HFBackend
+from activations.spec import ModelSpec
+from interp.errors import ModelError
+from interp.files import sha256_file, sha256_json
+
+__all__ = ["load_backend"]
+
+_PROGRESS_BAR: Final = re.compile(r"\d+%\|")
+_WEIGHT_FILES: Final = ("*.safetensors", "*.bin", "config.json")
+
+
+def load_backend(spec: ModelSpec) -> HFBackend:
+    """Load a model with transformers.
+
+    GGUF weights are dequantised to `spec.dtype`. Remote code is never run.
+
+    Raises:
+        ModelError: the model cannot be found or read; says what was tried.
+    """
+    device = spec.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    options: dict[str, Any] = {}
+    where = spec.location
+    weights: str | None = None
+    if spec.kind == "gguf":
+        path = Path(spec.location)
+        where, options["gguf_file"] = str(path.parent), path.name
+        weights = sha256_file(path)
+    elif spec.kind == "local":
+        weights = _folder_sha256(Path(spec.location))
+    else:
+        options["revision"] = spec.revision or "main"
+    try:
+        with _without_progress_bars():
+            tokenizer = AutoTokenizer.from_pretrained(where, **options)
+            model = AutoModelForCausalLM.from_pretrained(
+                where, dtype=getattr(torch, spec.dtype), attn_implementation=spec.attn, **options
+            )
+        model = model.to(device)
+    except Exception as error:
+        raise ModelError(_why_not(spec, error)) from error
+    revision = spec.revision
+    if spec.kind == "hub":
+        commit = getattr(model.config, "_commit_hash", None)
+        revision = commit or spec.revision
+        weights = f"hub:{commit}" if commit else None
+    return HFBackend(model, tokenizer, model_id=spec.model_id, weights=weights, revision=revision)
+
+
+def _folder_sha256(folder: Path) -> str:
+    files = sorted(file for pattern in _WEIGHT_FILES for file in folder.glob(pattern))
+    return sha256_json({file.name: sha256_file(file) for file in files})
+
+
+def _why_not(spec: ModelSpec, error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    reason = f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
+    if spec.kind == "gguf":
+        size = Path(spec.location).stat().st_size
+        hint = f"The file has {size:,} bytes; it may be truncated: copy or download it again."
+    elif spec.kind == "local":
+        hint = "Expected a complete model folder that transformers can load."
+    else:
+        hint = (
+            "Check the id, the revision, and that the Hub can be reached or has the model cached."
+        )
+    return f"The model {spec.location!r} cannot be loaded ({reason}). {hint}"
+
+
+@contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    """Hold standard error back, and pass on what is not a progress bar.
+
+    transformers has a switch for its bars, but the one of the GGUF reader does not obey it.
+    """
+    transformers_logging.disable_progress_bar()
+    held = io.StringIO()
+    try:
+        with redirect_stderr(held):
+            yield
+    finally:
+        lines = [line.rsplit("\r", 1)[-1] for line in held.getvalue().split("\n")]
+        for line in lines:
+            if line.strip() and not _PROGRESS_BAR.search(line):
+                sys.stderr.write(line + "\n")

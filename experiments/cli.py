@@ -1,0 +1,362 @@
+"""The `interp` command. Nothing heavy is imported before a command runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from typer.core import TyperGroup
+
+from experiments.cli_cache import cache_app
+from experiments.cli_run import demo, run_app
+from experiments.options import (
+    AlphasOption,
+    BatchOption,
+    CacheArgument,
+    COption,
+    DeviceOption,
+    DtypeOption,
+    FoldsOption,
+    GroupOption,
+    JsonOption,
+    MapOption,
+    ModelOption,
+    NewTokensOption,
+    NumberOption,
+    OutFolder,
+    RandomOption,
+    SeedOption,
+    SourceOption,
+    TokenOption,
+    ViewOption,
+    numbers,
+    open_items,
+)
+from interp.errors import InterpError
+from interp.vocabulary import ANSWER_CONDITIONS, Store
+
+__all__ = ["app"]
+
+
+class _Commands(TyperGroup):
+    """Turns a user's mistake into one paragraph on standard error and exit code 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except InterpError as error:
+            typer.echo(f"Error: {error}", err=True)
+            raise typer.Exit(2) from error
+        except OSError as error:
+            if error.filename is None:
+                raise
+            typer.echo(
+                f"Error: {error.filename} cannot be read or written ({error.strerror}). Check the "
+                f"path and its permissions.",
+                err=True,
+            )
+            raise typer.Exit(2) from error
+
+
+app = typer.Typer(
+    cls=_Commands,
+    name="interp",
+    help="What does a model represent but not express? Probe it, steer it, and ask it.",
+    epilog="Start here: interp demo",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+app.add_typer(cache_app, name="cache")
+app.add_typer(run_app, name="run")
+app.command("demo", epilog="Example: interp demo")(demo)
+
+
+@app.command(epilog="Example: interp sources")
+def sources(json: JsonOption = False) -> None:
+    """List the item sources."""
+    from experiments.console import print_json, print_table
+    from interp.registry import list_sources
+
+    found = list_sources()
+    if json:
+        fields = ("name", "usage", "summary", "license", "distribution")
+        print_json([{field: getattr(info, field) for field in fields} for info in found])
+        return
+    rows = [(info.usage, info.summary, info.license) for info in found]
+    print_table("Item sources", ("source", "what it yields", "licence"), rows)
+
+
+@app.command(epilog="Example: interp items facts:capitals --n 20 --out items.jsonl")
+def items(
+    source: Annotated[str, typer.Argument(help="Item source, NAME or NAME:ARGUMENT.")],
+    n: NumberOption = None,
+    seed: SeedOption = 0,
+    view: ViewOption = None,
+    map_: MapOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="JSONL file; default: standard output.")
+    ] = None,
+) -> None:
+    """Write items, one JSON object a line."""
+    from json import dumps
+
+    from experiments.console import note
+    from interp.items import item_to_record, write_items
+
+    opened, found = open_items(source, view, n, seed, map_)
+    if out is None:
+        for item in found:
+            typer.echo(dumps(item_to_record(item), ensure_ascii=False))
+        return
+    write_items(out, found)
+    groups = len({item.group_id for item in found})
+    note(f"{len(found)} items of {opened.name} in {groups} groups written to {out}")
+
+
+@app.command(epilog="Example: interp extract --source facts:elements --n 40 --out facts.h5")
+def extract(
+    source: SourceOption,
+    out: Annotated[Path, typer.Option("--out", help="Cache file (HDF5).")],
+    model: ModelOption = "smollm2",
+    n: NumberOption = None,
+    seed: SeedOption = 0,
+    view: ViewOption = None,
+    map_: MapOption = None,
+    token: TokenOption = "last_prompt",
+    dtype: DtypeOption = "float32",
+    store: Annotated[Store, typer.Option("--store", help="Number type in the file.")] = "float32",
+    device: DeviceOption = "auto",
+    attn: Annotated[
+        str | None, typer.Option("--attn", help="eager or sdpa; default: the model's own.")
+    ] = None,
+    batch_tokens: BatchOption = 2048,
+) -> None:
+    """Run items through a model and keep residual streams in a cache file.
+
+    A run that was stopped goes on where it was; a finished file is not computed again.
+    """
+    from activations import ModelSpec, describe_source, load_backend
+    from activations import extract as run_extract
+    from experiments.console import note, progress
+
+    opened, found = open_items(source, view, n, seed, map_)
+    spec = ModelSpec.parse(model, dtype=dtype, device=device, attn=attn)
+    note(f"Loading {spec.model_id} ({dtype}); {len(found)} items of {opened.name}")
+    backend = load_backend(spec)
+    size = (
+        len(found) * backend.n_layers * backend.d_model * (4 if store == "float32" else 2) / 2**20
+    )
+    note(f"{backend.n_layers} layers × d_model {backend.d_model}: a file of {size:.1f} MiB")
+    verdicts = backend.verdict_ids(backend.tokenize(found[:1]))
+    note(
+        f"Verdict logits are read at the ids {verdicts.true_id} ({verdicts.true_text!r}) and "
+        f"{verdicts.false_id} ({verdicts.false_text!r})"
+    )
+    with progress("activations", len(found)) as advance:
+        cache = run_extract(
+            backend,
+            found,
+            out,
+            source=describe_source(opened, found, view=view, seed=seed),
+            token_rule=token,
+            store=store,
+            batch_tokens=batch_tokens,
+            progress=advance,
+        )
+    with cache:
+        note(
+            f"{out}: {cache.n_items} items, self-check: largest relative difference of rerun items "
+            f"{cache.self_check_max_relative:.2g}"
+        )
+
+
+@app.command(epilog="Example: interp probe facts.h5 --out probe")
+def probe(
+    file: CacheArgument,
+    out: OutFolder,
+    C: COption = 0.01,
+    folds: FoldsOption = 5,
+    seed: SeedOption = 0,
+    group: GroupOption = "group",
+    json: JsonOption = False,
+) -> None:
+    """Probe every layer for the label, five-fold, groups kept whole."""
+    from activations import ActivationCache
+    from experiments.console import note, print_json, progress
+    from experiments.tables import print_probe
+    from probes import sweep_layers, write_sweep
+
+    if group == "none":
+        note("GROUPS ARE IGNORED: items of one group stand on both sides of a split; numbers leak.")
+    with ActivationCache.open(file) as cache, progress("probes", cache.n_layers + 1) as advance:
+        sweep = sweep_layers(
+            cache,
+            C=C,
+            n_folds=folds,
+            seed=seed,
+            grouping=group,
+            progress=advance,
+        )
+    summary = write_sweep(out, sweep)
+    if json:
+        print_json(summary)
+    else:
+        print_probe(summary)
+        note(f"Written to {out}")
+
+
+@app.command(epilog="Example: interp direction facts.h5 --layer 15 --out direction.npz")
+def direction(
+    file: CacheArgument,
+    layer: Annotated[int, typer.Option("--layer", help="0-based block index.")],
+    out: Annotated[Path, typer.Option("--out", help="Direction file (.npz).")],
+    probe: Annotated[
+        Path | None, typer.Option("--probe", help="Probe folder whose folds --without-fold names.")
+    ] = None,
+    without_fold: Annotated[
+        int | None, typer.Option("--without-fold", help="Leave the items of this fold out.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Write the class-mean True − False direction of a layer.
+
+    For evaluation leave out the fold that it is applied to: --probe DIR --without-fold K.
+    """
+    from activations import ActivationCache
+    from experiments.console import note, print_json
+    from interp.direction import write_direction
+    from probes import read_sweep
+    from steering import fold_direction
+
+    if (probe is None) != (without_fold is None):
+        raise InterpError("--probe and --without-fold go together: give both or neither.")
+    with ActivationCache.open(file) as cache:
+        training = None
+        if probe is not None:
+            sweep = read_sweep(probe)
+            if sweep.item_id != cache.item_id:
+                raise InterpError(f"{probe} was made from other items than {file} holds.")
+            if without_fold not in sweep.fold:
+                raise InterpError(f"{probe} has folds 0 to {sweep.fold.max()}; got {without_fold}.")
+            training = sweep.fold != without_fold
+        found = fold_direction(cache, layer, training=training)
+    write_direction(out, found)
+    if json:
+        fields = [name for name in found.__slots__ if name != "vector"]
+        print_json({name: getattr(found, name) for name in fields})
+    else:
+        note(
+            f"{out}: class-mean direction at layer {layer} from {found.n_true} True and "
+            f"{found.n_false} False items; the class means lie {found.class_gap:.4g} apart, the "
+            f"median residual norm is {found.median_norm:.4g}"
+        )
+
+
+@app.command(epilog="Example: interp steer facts.h5 --probe probe --model smollm2 --out steer")
+def steer(
+    file: CacheArgument,
+    probe: Annotated[Path, typer.Option("--probe", help="Probe folder made from the same file.")],
+    out: OutFolder,
+    model: ModelOption = "smollm2",
+    layers: Annotated[
+        str | None,
+        typer.Option("--layers", help="Fixed layers, comma-separated; default: nested, by fold."),
+    ] = None,
+    alphas: AlphasOption = "1",
+    random_directions: RandomOption = 5,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    batch_tokens: BatchOption = 2048,
+    json: JsonOption = False,
+) -> None:
+    """Steer the model towards what the probe reads, with controls, and read its forced choice."""
+    from activations import ActivationCache, ModelSpec, load_backend
+    from experiments.console import note, print_json, progress
+    from experiments.expression_gap import signed_items
+    from experiments.tables import print_steering
+    from probes import read_sweep
+    from steering import sweep_steering, write_steering
+
+    sizes = numbers(alphas, "--alphas")
+    fixed = None if layers is None else [int(value) for value in numbers(layers, "--layers")]
+    sweep = read_sweep(probe)
+    with ActivationCache.open(file) as cache:
+        if sweep.item_id != cache.item_id:
+            raise InterpError(f"{probe} was made from other items than {file} holds.")
+        manifest = cache.manifest["model"]
+        spec = ModelSpec.parse(
+            model,
+            dtype=manifest["dtype"],
+            device=device,
+            attn=manifest["attn_implementation"],
+        )
+        note(f"Loading {spec.model_id} ({spec.dtype})")
+        backend = load_backend(spec)
+        with progress("steering", cache.n_items) as advance:
+            steered = sweep_steering(
+                cache,
+                signed_items(sweep),
+                backend,
+                alphas=sizes,
+                layers=fixed,
+                n_random=random_directions,
+                seed=seed,
+                batch_tokens=batch_tokens,
+                progress=advance,
+            )
+    summary = write_steering(out, steered)
+    if json:
+        print_json(summary)
+    else:
+        print_steering(summary)
+        note(f"Written to {out}")
+
+
+@app.command(epilog="Example: interp answer --source facts:elements --n 40 --out answers.jsonl")
+def answer(
+    source: SourceOption,
+    out: Annotated[Path, typer.Option("--out", help="Answer file (JSONL).")],
+    model: ModelOption = "smollm2",
+    n: NumberOption = None,
+    seed: SeedOption = 0,
+    view: ViewOption = None,
+    map_: MapOption = None,
+    condition: Annotated[
+        Literal["both", "forced", "greedy"], typer.Option("--condition", help="How to ask.")
+    ] = "both",
+    max_new_tokens: NewTokensOption = 48,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = "auto",
+    batch_tokens: BatchOption = 2048,
+    json: JsonOption = False,
+) -> None:
+    """Ask the model: forced choice by logits, and greedy generation with the answer parser."""
+    from activations import ModelSpec, describe_source, load_backend
+    from activations import answer as run_answer
+    from experiments.console import note, print_json, progress
+    from experiments.tables import answer_rows, print_answers
+
+    conditions = ANSWER_CONDITIONS if condition == "both" else (condition,)
+    opened, found = open_items(source, view, n, seed, map_)
+    spec = ModelSpec.parse(model, dtype=dtype, device=device)
+    note(f"Loading {spec.model_id} ({dtype}); {len(found)} items of {opened.name}")
+    backend = load_backend(spec)
+    with progress("answers", len(found) * len(conditions)) as advance:
+        answers = run_answer(
+            backend,
+            found,
+            out,
+            source=describe_source(opened, found, view=view, seed=seed),
+            conditions=conditions,
+            max_new_tokens=max_new_tokens,
+            batch_tokens=batch_tokens,
+            progress=advance,
+        )
+    rows = answer_rows(found, answers)
+    if json:
+        print_json(rows)
+    else:
+        print_answers(rows)
+        note(f"Written to {out}")

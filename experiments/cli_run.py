@@ -1,0 +1,118 @@
+"""`interp run` and `interp demo`: whole experiments into a folder."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from experiments.options import (
+    AlphasOption,
+    BatchOption,
+    COption,
+    DeviceOption,
+    DtypeOption,
+    FoldsOption,
+    GroupOption,
+    JsonOption,
+    MapOption,
+    ModelOption,
+    NewTokensOption,
+    NumberOption,
+    RandomOption,
+    SeedOption,
+    SourceOption,
+    TokenOption,
+    ViewOption,
+    field_map,
+    numbers,
+)
+
+if TYPE_CHECKING:
+    from experiments.expression_gap import ExpressionGapConfig
+
+__all__ = ["demo", "run_app"]
+
+run_app = typer.Typer(help="Run a whole experiment into a folder.", no_args_is_help=True)
+
+
+@run_app.command(
+    "expression-gap",
+    epilog="Example: interp run expression-gap --model smollm2 --source facts --n 40 --out gap",
+)
+def expression_gap(
+    model: ModelOption = "smollm2",
+    source: SourceOption = "facts:capitals",
+    n: NumberOption = None,
+    seed: SeedOption = 0,
+    view: ViewOption = None,
+    map_: MapOption = None,
+    token: TokenOption = "last_prompt",
+    C: COption = 0.01,
+    folds: FoldsOption = 5,
+    group: GroupOption = "group",
+    alphas: AlphasOption = "1",
+    random_directions: RandomOption = 5,
+    max_new_tokens: NewTokensOption = 48,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = "auto",
+    batch_tokens: BatchOption = 2048,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Run folder; default: runs/<utc>-<slug>.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Probe, own answers and steering on the same items: is truth represented and not said?"""
+    from experiments.expression_gap import ExpressionGapConfig
+
+    config = ExpressionGapConfig(
+        model=model,
+        source=source,
+        n=n,
+        view=view,
+        field_map=field_map(map_),
+        token=token,
+        C=C,
+        folds=folds,
+        grouping=group,
+        alphas=numbers(alphas, "--alphas"),
+        random_directions=random_directions,
+        max_new_tokens=max_new_tokens,
+        batch_tokens=batch_tokens,
+        dtype=dtype,
+        device=device,
+        seed=seed,
+    )
+    _run_expression_gap(config, out, json)
+
+
+def _run_expression_gap(config: ExpressionGapConfig, out: Path | None, json: bool) -> None:
+    from experiments.console import print_json
+    from experiments.expression_gap import NAME, run_expression_gap
+    from experiments.tables import print_expression_gap
+    from interp.records import run_folder
+
+    folder = out or run_folder(f"{NAME}-{config.source.split(':')[0]}")
+    command = shlex.join(["interp", *sys.argv[1:]])
+    record = run_expression_gap(config, folder, command=command)
+    if json:
+        print_json({"folder": str(folder), "metrics": dict(record.metrics)})
+    else:
+        print_expression_gap(folder, record)
+
+
+def demo(
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Run folder; default: runs/<utc>-<slug>.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """The expression gap of SmolLM2-135M-Instruct on capitals of countries; minutes on a laptop."""
+    from experiments.expression_gap import ExpressionGapConfig
+
+    _run_expression_gap(
+        ExpressionGapConfig(model="smollm2", source="facts:capitals", n=320), out, json
+    )

@@ -1,0 +1,255 @@
+"""The tables that commands end with, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.console import print_table, say
+from interp.grading import Answer, bare_verdict
+from interp.items import Item
+from interp.records import RunRecord
+from interp.statistics import bootstrap_mean, score_decisions
+
+__all__ = ["answer_rows", "print_answers", "print_expression_gap", "print_probe", "print_steering"]
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f}%"
+
+
+def _interval(low: float, high: float) -> str:
+    return f"{100 * low:.1f} to {100 * high:.1f}%"
+
+
+def _layers(layers: Sequence[int]) -> str:
+    return ", ".join(map(str, layers))
+
+
+def print_probe(summary: Mapping[str, Any]) -> None:
+    """Table of a probe sweep: what to quote first, the optimistic figure labelled as such."""
+    best = summary["layers"][summary["best_layer"]]
+    scores = summary["scores_nested"]
+    print_table(
+        f"Probe: {summary['n_items']} items in {summary['n_groups']} groups, "
+        f"{summary['n_folds']} folds, C = {summary['C']:g}",
+        ("", "accuracy", "95% interval", "AUROC", "layer"),
+        [
+            (
+                "nested layer choice (quote this)",
+                _percent(summary["accuracy_nested"]),
+                _interval(*summary["accuracy_nested_interval"]),
+                f"{scores['auroc']:.3f}",
+                f"{_layers(summary['layers_nested'])} (one a fold)",
+            ),
+            (
+                "best layer (optimistic)",
+                _percent(summary["accuracy_best_layer"]),
+                _interval(best["low"], best["high"]),
+                f"{best['auroc']:.3f}",
+                str(summary["best_layer"]),
+            ),
+            (
+                "embedding stream",
+                _percent(summary["accuracy_embedding"]),
+                _interval(*summary["accuracy_embedding_interval"]),
+                "",
+                "before layer 0",
+            ),
+            ("always the commoner label", _percent(summary["majority_class"]), "", "", ""),
+        ],
+        caption=None
+        if summary["grouping"] == "group"
+        else "GROUPS WERE IGNORED: these numbers leak between items of one group.",
+    )
+
+
+def print_steering(summary: Mapping[str, Any]) -> None:
+    """Table of a steering sweep at the quoted layer and alpha."""
+    words = {
+        "baseline": "not steered",
+        "signed": "signed by the probe",
+        "negated": "negated",
+        "random": f"random directions, mean of {summary['random_directions']}",
+    }
+    low, high = summary["random_accuracy_range"]
+    print_table(
+        f"Steering: {summary['n_items']} items, layer {summary['quoted_layer']}, alpha "
+        f"{summary['quoted_alpha']:g} (adds a norm of {summary['quoted_alpha_absolute']:.4g})",
+        ("forced choice", "accuracy", "95% interval", "True-recall", "False-recall", "AUROC"),
+        [
+            (
+                words[name],
+                _percent(entry["accuracy"]),
+                _interval(entry["low"], entry["high"]),
+                _percent(entry["true_recall"]),
+                _percent(entry["false_recall"]),
+                f"{entry['auroc']:.3f}",
+            )
+            for name, entry in summary["conditions"].items()
+        ],
+        caption=f"Single random directions range from {_percent(low)} to {_percent(high)}; they "
+        "use the same signs.",
+    )
+    say(summary["verdict"])
+
+
+def answer_rows(items: Sequence[Item], answers: Sequence[Answer]) -> list[dict[str, Any]]:
+    """Scores of an answer file, one row a condition."""
+    by_id = {item.item_id: item for item in items}
+    rows = []
+    for condition in dict.fromkeys(entry.condition for entry in answers):
+        chosen = [entry for entry in answers if entry.condition == condition]
+        labels = [bool(by_id[entry.item_id].label) for entry in chosen]
+        groups = [by_id[entry.item_id].group_id for entry in chosen]
+        accuracy = bootstrap_mean([entry.correct for entry in chosen], groups, seed=0)
+        answered = [entry for entry in chosen if entry.answered]
+        both = len(set(labels)) == 2
+        difference = [entry.logit_true - entry.logit_false for entry in chosen]
+        rows.append(
+            {
+                "condition": condition,
+                "n_items": len(chosen),
+                "accuracy": accuracy.value,
+                "low": accuracy.low,
+                "high": accuracy.high,
+                "accuracy_among_answered": sum(entry.correct for entry in answered) / len(answered)
+                if answered
+                else None,
+                "non_answers": len(chosen) - len(answered),
+                "bare_verdicts": sum(
+                    bare_verdict(entry.raw) is not None for entry in chosen if not entry.answered
+                ),
+                "said_true": sum(entry.verdict is True for entry in chosen) / len(chosen),
+                "auroc_logit_difference": score_decisions(labels, labels, difference).auroc
+                if both
+                else None,
+            }
+        )
+    return rows
+
+
+def print_answers(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Table of an answer file."""
+    print_table(
+        "The model's own answers",
+        (
+            "readout",
+            "accuracy",
+            "95% interval",
+            "among answered",
+            "non-answers",
+            "says True",
+            "AUROC",
+        ),
+        [
+            (
+                row["condition"],
+                _percent(row["accuracy"]),
+                _interval(row["low"], row["high"]),
+                _percent(row["accuracy_among_answered"]),
+                f"{row['non_answers']} of {row['n_items']}",
+                _percent(row["said_true"]),
+                "–"
+                if row["auroc_logit_difference"] is None
+                else f"{row['auroc_logit_difference']:.3f}",
+            )
+            for row in rows
+        ],
+        caption="AUROC: of the True − False logit difference after the stub 'ANSWER:'.",
+    )
+    for row in rows:
+        if row["bare_verdicts"]:
+            say(
+                f"{row['bare_verdicts']} of the {row['non_answers']} {row['condition']} "
+                f"non-answers are a bare True or False without the ANSWER: line."
+            )
+
+
+def print_expression_gap(folder: Path, record: RunRecord) -> None:
+    """The final table of an expression-gap run, with its verdict and where the figures are."""
+    from interp.files import read_json
+
+    readouts = read_json(folder / "readouts.json", "the readouts of an expression-gap run")
+    steering = read_json(folder / "steer" / "steer.json", "the summary of a steering sweep")
+    m = record.metrics
+    own = readouts["readouts"]
+
+    def row(words: str, key: str, remark: str) -> tuple[str, str, str, str]:
+        entry = own[key]
+        return words, _percent(entry["accuracy"]), _interval(entry["low"], entry["high"]), remark
+
+    bare = f"{m['bare_verdicts']} of them a bare True/False" if m["bare_verdicts"] else ""
+    print_table(
+        f"What {record.model['model_id']} represents and what it says: {m['n_items']} items of "
+        f"{record.source['name']} in {m['n_groups']} groups",
+        ("", "accuracy", "95% interval", "remark"),
+        [
+            row(
+                "probe, nested layer choice",
+                "probe_nested",
+                f"layers {_layers(m['layers_nested'])}",
+            ),
+            (
+                "probe, best layer",
+                _percent(m["probe_accuracy_best_layer"]),
+                "",
+                f"layer {m['best_layer']}; optimistic",
+            ),
+            (
+                "probe, embedding stream",
+                _percent(m["probe_accuracy_embedding"]),
+                "",
+                "before layer 0",
+            ),
+            row(
+                "forced choice after 'ANSWER:'",
+                "forced",
+                f"True-recall {_percent(m['answer_true_recall_forced'])}, False-recall "
+                f"{_percent(m['answer_false_recall_forced'])}",
+            ),
+            row(
+                "the same logits, threshold fitted",
+                "calibrated",
+                f"AUROC {m['answer_auroc_forced']:.3f}",
+            ),
+            row(
+                "greedy answer",
+                "greedy",
+                f"{m['non_answers']} non-answers" + (f", {bare}" if bare else ""),
+            ),
+            row("greedy, bare True/False accepted", "greedy_bare", ""),
+            *(
+                (
+                    f"forced choice, steered: {name}",
+                    _percent(m[f"steered_accuracy_{name}"]),
+                    _interval(
+                        m[f"steered_accuracy_{name}_low"], m[f"steered_accuracy_{name}_high"]
+                    ),
+                    f"True-recall {_percent(m[f'steered_true_recall_{name}'])}, False-recall "
+                    f"{_percent(m[f'steered_false_recall_{name}'])}",
+                )
+                for name in ("signed", "negated", "random")
+            ),
+        ],
+        caption="Intervals: 95% group bootstrap. Probe and threshold are judged out of fold.",
+    )
+    table = readouts["four_way"]
+    print_table(
+        f"Items by what is represented and what is said ({readouts['answer_readout']})",
+        ("", "said right", "not said right"),
+        [
+            ("probe right", table["represented_expressed"], table["represented_not_expressed"]),
+            (
+                "probe wrong",
+                table["not_represented_expressed"],
+                table["not_represented_not_expressed"],
+            ),
+        ],
+    )
+    say(readouts["verdict"])
+    say(steering["verdict"])
+    say(f"Results: {folder}")
+    for figure in sorted((folder / "figures").glob("*.png")):
+        say(f"Figure:  {figure}")

@@ -1,0 +1,198 @@
+"""The three figures of an expression-gap run, drawn from its result files alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from figures.style import COLOURS, new_figure, save, styled
+from interp.files import read_json
+
+__all__ = ["draw_accuracy_by_layer", "draw_expression_gap", "draw_four_way", "draw_steering"]
+
+_CHANCE = 0.5
+
+
+def draw_expression_gap(run: Path) -> tuple[Path, ...]:
+    """Draw all figures of a run folder into `figures/` below it.
+
+    Args:
+        run: folder with `probe/probe.json`, `steer/steer.json` and `readouts.json`.
+
+    Returns:
+        the PNG files (a PDF lies beside each).
+
+    Raises:
+        ResultError: a result file is missing.
+    """
+    probe = read_json(run / "probe" / "probe.json", "the summary of a probe sweep")
+    steering = read_json(run / "steer" / "steer.json", "the summary of a steering sweep")
+    readouts = read_json(run / "readouts.json", "the readouts of an expression-gap run")
+    with styled():
+        drawn = {
+            "accuracy_by_layer": draw_accuracy_by_layer(probe, readouts),
+            "steering": draw_steering(steering),
+            "represented_expressed": draw_four_way(readouts),
+        }
+    return tuple(save(figure, run / "figures" / name)[0] for name, figure in drawn.items())
+
+
+def _title(data: Mapping[str, Any]) -> str:
+    manifest = data["manifest"]
+    return (
+        f"{manifest['model']['model_id']} on {manifest['source']['name']} "
+        f"(n = {data['n_items']}, read at {manifest['token_rule']})"
+    )
+
+
+def draw_accuracy_by_layer(probe: Mapping[str, Any], readouts: Mapping[str, Any]) -> Figure:
+    """Probe accuracy by layer with its interval, the nested choice, chance, and what is said."""
+    figure = new_figure(6.4, 4.4)
+    axes = figure.add_subplot()
+    layers = [row["layer"] for row in probe["layers"]]
+    axes.fill_between(
+        layers,
+        [row["low"] for row in probe["layers"]],
+        [row["high"] for row in probe["layers"]],
+        color=COLOURS["probe"],
+        alpha=0.2,
+        linewidth=0,
+        label="95% interval (group bootstrap)",
+    )
+    axes.plot(
+        layers,
+        [row["accuracy"] for row in probe["layers"]],
+        color=COLOURS["probe"],
+        marker="o",
+        markersize=3,
+        label="probe, out of fold",
+    )
+    axes.plot(
+        -1,
+        probe["accuracy_embedding"],
+        color=COLOURS["embedding"],
+        marker="s",
+        markersize=5,
+        linestyle="none",
+        label="probe on the embedding stream",
+    )
+    nested = sorted(set(probe["layers_nested"]))
+    low, high = probe["accuracy_nested_interval"]
+    axes.errorbar(
+        [float(np.mean(probe["layers_nested"]))],
+        [probe["accuracy_nested"]],
+        yerr=[[probe["accuracy_nested"] - low], [high - probe["accuracy_nested"]]],
+        xerr=[
+            [float(np.mean(probe["layers_nested"])) - nested[0]],
+            [nested[-1] - float(np.mean(probe["layers_nested"]))],
+        ],
+        color=COLOURS["nested"],
+        marker="D",
+        markersize=5,
+        capsize=3,
+        linestyle="none",
+        label="nested layer choice (to quote)",
+    )
+    for name, style, key in (
+        ("the model's own answer", "-", "answer"),
+        ("its logits, threshold fitted out of fold", "--", "calibrated"),
+    ):
+        entry = readouts["readouts"][key]
+        colour = COLOURS["model" if key == "answer" else "calibrated"]
+        axes.axhspan(entry["low"], entry["high"], color=colour, alpha=0.08, linewidth=0)
+        axes.axhline(entry["accuracy"], color=colour, linestyle=style, linewidth=1.2, label=name)
+    axes.axhline(_CHANCE, color=COLOURS["control"], linestyle=":", linewidth=1, label="chance")
+    axes.set_xlabel("layer (−1: embedding stream)")
+    axes.set_ylabel("accuracy")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.set_title(_title(probe), fontsize=9, loc="left")
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8)
+    return figure
+
+
+def draw_steering(steering: Mapping[str, Any]) -> Figure:
+    """Accuracy, recalls and AUROC before and after, beside the controls."""
+    figure = new_figure(6.4, 4.2)
+    axes = figure.add_subplot()
+    shown = (
+        ("baseline", "not steered", COLOURS["model"]),
+        ("signed", "signed (by the probe)", COLOURS["nested"]),
+        ("negated", "negated", COLOURS["negated"]),
+        ("random", f"random, mean of {steering['random_directions']}", COLOURS["control"]),
+    )
+    scores = ("accuracy", "true_recall", "false_recall", "auroc")
+    width = 0.8 / len(shown)
+    for index, (name, label, colour) in enumerate(shown):
+        entry = steering["conditions"][name]
+        heights = [entry[score] for score in scores]
+        places = np.arange(len(scores)) + (index - (len(shown) - 1) / 2) * width
+        axes.bar(places, heights, width * 0.92, color=colour, label=label)
+        low, high = entry["low"], entry["high"]
+        axes.errorbar(
+            places[0],
+            heights[0],
+            yerr=[[heights[0] - low], [high - heights[0]]],
+            color="#444444",
+            capsize=2,
+            linewidth=1,
+        )
+        if name == "random":
+            least, most = steering["random_accuracy_range"]
+            axes.plot([places[0]] * 2, [least, most], "_", color="#000000", markersize=8)
+    axes.axhline(_CHANCE, color=COLOURS["control"], linestyle=":", linewidth=1)
+    axes.set_xticks(
+        range(len(scores)), ["accuracy", "True-recall", "False-recall", "AUROC of the logits"]
+    )
+    axes.set_ylim(0, 1.02)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.set_title(
+        f"{_title(steering)}\nforced choice; layer {steering['quoted_layer']}, alpha "
+        f"{steering['quoted_alpha']:g} (adds a norm of {steering['quoted_alpha_absolute']:.3g})\n"
+        f"bars: 95% interval; dashes: range over single random directions",
+        fontsize=8,
+        loc="left",
+    )
+    figure.legend(loc="outside lower center", ncols=4, fontsize=8)
+    return figure
+
+
+def draw_four_way(readouts: Mapping[str, Any]) -> Figure:
+    """Items by whether the probe has them right and whether the model says them right."""
+    figure = new_figure(4.4, 3.2)
+    axes = figure.add_subplot()
+    table = readouts["four_way"]
+    counts = np.array(
+        [
+            [table["represented_expressed"], table["represented_not_expressed"]],
+            [table["not_represented_expressed"], table["not_represented_not_expressed"]],
+        ]
+    )
+    total = counts.sum()
+    axes.imshow(counts / total, cmap="Blues", vmin=0, vmax=1)
+    for row in range(2):
+        for column in range(2):
+            share = counts[row, column] / total
+            axes.text(
+                column,
+                row,
+                f"{counts[row, column]}\n{share:.1%}",
+                ha="center",
+                va="center",
+                fontsize=12,
+                color="white" if share > 0.5 else "black",
+            )
+    axes.set_xticks(range(2), ["said right", "not said right"])
+    axes.set_yticks(range(2), ["probe right", "probe wrong"])
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_xlabel(
+        f"items; the model's answer is its {readouts['answer_readout']} one", fontsize=8
+    )
+    axes.set_title(_title(readouts), fontsize=8, loc="left")
+    return figure

@@ -1,0 +1,143 @@
+"""`Direction`: a unit vector in the residual stream, with what is needed to use it again."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.errors import SteeringError
+from interp.files import atomic_path, require_file
+from interp.vocabulary import HookPoint
+
+__all__ = [
+    "Direction",
+    "class_mean_direction",
+    "random_direction",
+    "read_direction",
+    "write_direction",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """A direction at one layer's residual stream.
+
+    Attributes:
+        vector: (d_model,) float32, unit norm.
+        layer: 0-based block index.
+        hook_point: `resid_post` (the block's output) or `resid_pre` (its input).
+        method: how it was made: `class_mean`, `random`, …
+        class_gap: ‖mean of True − mean of False‖ in units of the residual stream; None where
+            the method has none.
+        median_norm: median residual norm at that layer, first position excluded; one alpha.
+        model_id: of the model it was read from.
+        token_rule: position it was read at.
+        n_true: True items it was fitted on.
+        n_false: False items it was fitted on.
+    """
+
+    vector: NDArray[np.float32]
+    layer: int
+    hook_point: HookPoint
+    method: str
+    class_gap: float | None
+    median_norm: float
+    model_id: str
+    token_rule: str
+    n_true: int
+    n_false: int
+
+    def __post_init__(self) -> None:
+        if self.vector.ndim != 1 or not np.isfinite(self.vector).all():
+            raise SteeringError(
+                f"A direction must be one finite vector; got shape {self.vector.shape}, finite: "
+                f"{bool(np.isfinite(self.vector).all())}."
+            )
+        norm = float(np.linalg.norm(self.vector.astype(np.float64)))
+        if abs(norm - 1) > 1e-4:
+            raise SteeringError(f"A direction must have unit norm; got {norm:.6g}. Normalise it.")
+        if self.layer < 0:
+            raise SteeringError(f"A direction's layer is {self.layer}; layers count from 0.")
+
+
+def class_mean_direction(
+    activations: NDArray[np.float32],
+    labels: NDArray[np.bool_],
+    *,
+    layer: int,
+    median_norm: float,
+    model_id: str,
+    token_rule: str,
+) -> Direction:
+    """Class mean of True minus class mean of False, normalised.
+
+    Source: Avalon-ToM-Bench, section 5.1 (steering).
+
+    Args:
+        activations: (n_items, d_model), `resid_post` of `layer`.
+        labels: (n_items,) of bool.
+        layer: 0-based block index.
+        median_norm: median residual norm there, first position excluded.
+        model_id: recorded.
+        token_rule: recorded.
+
+    Raises:
+        SteeringError: a class is empty, or both class means are equal.
+    """
+    n_true, n_false = int(labels.sum()), int((~labels).sum())
+    if not n_true or not n_false:
+        raise SteeringError(
+            f"A class-mean direction needs both classes; got {n_true} True and {n_false} False."
+        )
+    exact = activations.astype(np.float64)
+    difference = exact[labels].mean(axis=0) - exact[~labels].mean(axis=0)
+    gap = float(np.linalg.norm(difference))
+    if not np.isfinite(gap) or gap == 0:
+        raise SteeringError(
+            f"Layer {layer}: the class means differ by {gap}; there is no direction."
+        )
+    return Direction(
+        vector=(difference / gap).astype(np.float32),
+        layer=layer,
+        hook_point="resid_post",
+        method="class_mean",
+        class_gap=gap,
+        median_norm=median_norm,
+        model_id=model_id,
+        token_rule=token_rule,
+        n_true=n_true,
+        n_false=n_false,
+    )
+
+
+def random_direction(like: Direction, rng: np.random.Generator) -> Direction:
+    """A direction drawn uniformly from the sphere, for the same place as `like`."""
+    draw = rng.standard_normal(like.vector.shape[0])
+    vector: NDArray[np.float32] = np.asarray(draw / np.linalg.norm(draw), dtype=np.float32)
+    return replace(like, vector=vector, method="random", class_gap=None, n_true=0, n_false=0)
+
+
+def write_direction(path: Path, direction: Direction) -> None:
+    """Write a `.npz` with the vector and, as JSON, the other fields; atomically."""
+    fields = {name: value for name, value in asdict(direction).items() if name != "vector"}
+    with atomic_path(path) as aside, aside.open("wb") as handle:
+        np.savez(handle, vector=direction.vector, fields=np.array(json.dumps(fields)))
+
+
+def read_direction(path: Path) -> Direction:
+    """Read what `write_direction` wrote; nothing in the file is executed.
+
+    Raises:
+        SteeringError: not a direction file.
+    """
+    require_file(path, "a direction (.npz)", SteeringError)
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            return Direction(vector=data["vector"], **json.loads(str(data["fields"])))
+    except (OSError, KeyError, ValueError, TypeError, zipfile.BadZipFile) as error:
+        raise SteeringError(f"{path} is not a direction file ({error}).") from error

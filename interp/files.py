@@ -1,0 +1,84 @@
+"""Writing files so that nothing half-written stands where a finished file would be."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from interp.errors import InterpError, ResultError
+
+__all__ = [
+    "atomic_path",
+    "partial_path",
+    "read_json",
+    "require_file",
+    "sha256_file",
+    "sha256_json",
+    "write_json",
+]
+
+
+def partial_path(path: Path) -> Path:
+    """Where a file that is still being written lives: beside the finished one."""
+    return path.with_name(path.name + ".partial")
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a path to write to; on success it replaces `path`, on failure it is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield aside
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def require_file(path: Path, what: str, error: type[InterpError]) -> Path:
+    """Return `path` if it is a readable file, else raise `error` saying what was expected."""
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise error(f"{path} is a folder, but {what} is a file. Give the file's path.")
+    raise error(f"There is no file {path}; expected {what}. Check the path.")
+
+
+def sha256_file(path: Path) -> str:
+    """Hex sha256 of a file's bytes."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def sha256_json(value: object) -> str:
+    """Hex sha256 of a JSON value, independent of the order of its keys."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write one JSON object, atomically. NaN and infinity are refused: they are not JSON."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    with atomic_path(path) as aside:
+        aside.write_text(text + "\n", encoding="utf-8")
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """Read one JSON object.
+
+    Raises:
+        ResultError: the file is missing, is not JSON or is not an object.
+    """
+    require_file(path, what, ResultError)
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ResultError(f"{path} is not JSON ({error}); expected {what}.") from error
+    if not isinstance(value, dict):
+        raise ResultError(f"{path} holds a {type(value).__name__}; expected {what}, a JSON object.")
+    return value

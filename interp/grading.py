@@ -1,0 +1,104 @@
+"""From a model's text to a verdict, and from verdicts to an answer file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from interp.errors import ResultError
+from interp.files import atomic_path, require_file
+from interp.vocabulary import AnswerCondition
+
+__all__ = ["Answer", "bare_verdict", "parse_verdict", "read_answers", "write_answers"]
+
+# One character class and no repetition of it in a row, so that matching stays linear.
+_MARKUP: Final = r" \t\r>*_`#~\"'“”‘’()\[\]\-"
+_ANSWER_LINE: Final = re.compile(rf"^[{_MARKUP}]*answer[{_MARKUP}]*[::](?P<rest>.*)$", re.I | re.M)
+_VERDICT: Final = re.compile(rf"^[{_MARKUP}]*(?P<verdict>true|false)[{_MARKUP}.,;!。]*$", re.I)
+_THINK_END: Final = re.compile(r"</think(?:ing)?>", re.I)
+_THINK_START: Final = re.compile(r"<think(?:ing)?>", re.I)
+
+
+def parse_verdict(text: str) -> bool | None:
+    """The verdict of the last `ANSWER:` line, or None if there is none to be had.
+
+    Tolerated: upper and lower case, markdown emphasis, quotes, trailing punctuation, a reasoning
+    block before the answer, and its closing tag at the very end. An answer inside a reasoning
+    block that never closes is not an answer: the model has not said it. If the last `ANSWER:`
+    line names no verdict, or both, earlier lines do not count.
+
+    Source: Avalon-ToM-Bench, appendix on prompts, "Answer parsing".
+    """
+    text = re.sub(r"\s*</think(?:ing)?>\s*$", "", text, flags=re.I)
+    text = _THINK_END.split(text)[-1]
+    text = _THINK_START.split(text)[0]
+    lines = list(_ANSWER_LINE.finditer(text))
+    if not lines:
+        return None
+    match = _VERDICT.match(lines[-1]["rest"])
+    return None if match is None else match["verdict"].casefold() == "true"
+
+
+def bare_verdict(text: str) -> bool | None:
+    """The verdict of a reply that is nothing but "True" or "False", or None.
+
+    Such a reply breaks the answer format and counts as a non-answer; it is told apart so that a
+    mere formatting failure is not mistaken for a model that does not say what it represents.
+    """
+    match = _VERDICT.match(" ".join(text.split()))
+    return None if match is None else match["verdict"].casefold() == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One verdict of a model on one item; one line of an answer file.
+
+    Attributes:
+        item_id: of the item.
+        condition: how the verdict was read: `forced` or `greedy`.
+        verdict: the model's; None where it gave none.
+        correct: whether the verdict is the gold label; no verdict is not correct.
+        answered: whether there is a verdict.
+        raw: the generated text (`greedy`), or the stub with the chosen verdict (`forced`).
+        n_tokens: generated tokens (`greedy`), 0 for `forced`.
+        logit_true: logit of the first token of the verdict True after the stub.
+        logit_false: the same for False.
+    """
+
+    item_id: str
+    condition: AnswerCondition
+    verdict: bool | None
+    correct: bool
+    answered: bool
+    raw: str
+    n_tokens: int
+    logit_true: float
+    logit_false: float
+
+
+def write_answers(path: Path, answers: Iterable[Answer]) -> None:
+    """Write one answer a line, atomically."""
+    with atomic_path(path) as aside, aside.open("w", encoding="utf-8") as handle:
+        for answer in answers:
+            handle.write(json.dumps(asdict(answer), ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_answers(path: Path) -> tuple[Answer, ...]:
+    """Read an answer file.
+
+    Raises:
+        ResultError: names the file and the line that does not hold an answer.
+    """
+    require_file(path, "an answer file (one JSON object a line)", ResultError)
+    answers: list[Answer] = []
+    with path.open(encoding="utf-8") as handle:
+        for number, line in enumerate(handle, start=1):
+            try:
+                answers.append(Answer(**json.loads(line)))
+            except (json.JSONDecodeError, TypeError) as error:
+                raise ResultError(f"{path}, line {number}: not an answer ({error}).") from error
+    return tuple(answers)

@@ -1,0 +1,1 @@
+"""Item sources, one module or package each. `interp.registry` opens them by name."""

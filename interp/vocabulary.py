@@ -1,0 +1,37 @@
+"""Words that the command line, the Python interface and the files share."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, get_args
+
+__all__ = [
+    "ANSWER_CONDITIONS",
+    "AnswerCondition",
+    "Dtype",
+    "Grouping",
+    "HookPoint",
+    "Store",
+    "TokenRule",
+]
+
+TokenRule = Literal["last_prompt", "statement_end", "answer_stub"]
+"""Where residual streams are read. `last_prompt`: last token of the prompt, after the generation
+prompt; `statement_end`: last token of the bare statement; `answer_stub`: last token of the stub
+`ANSWER:`."""
+
+HookPoint = Literal["resid_pre", "resid_post"]
+"""`resid_pre`: the input of a block; `resid_post`: its output, before any final norm."""
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+"""Of weights and activations while a model runs."""
+
+Store = Literal["float32", "float16"]
+"""Of activations in a cache file."""
+
+Grouping = Literal["group", "none"]
+"""`group` keeps every `group_id` in one fold; `none` ignores groups, and so may leak."""
+
+AnswerCondition = Literal["forced", "greedy"]
+"""`forced`: the larger of two logits after the stub; `greedy`: parsed from generated text."""
+
+ANSWER_CONDITIONS: Final = get_args(AnswerCondition)

@@ -1,0 +1,25 @@
+"""Steering: interventions, hooks and coefficient sweeps."""
+
+from pathlib import Path as _Path
+from runpy import run_path as _run_path
+
+# Loaded by path, so that a foreign `interp` cannot hide the check itself.
+_run_path(str(_Path(__file__).parents[1] / "interp" / "guard.py"))["require_siblings"](
+    __file__, "interp", "activations"
+)
+
+from steering.hooks import steer  # noqa: E402
+from steering.interventions import add, add_at  # noqa: E402
+from steering.results import SteeringSweep, write_steering  # noqa: E402
+from steering.sweep import SignedItems, fold_direction, sweep_steering  # noqa: E402
+
+__all__ = [
+    "SignedItems",
+    "SteeringSweep",
+    "add",
+    "add_at",
+    "fold_direction",
+    "steer",
+    "sweep_steering",
+    "write_steering",
+]

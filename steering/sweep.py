@@ -1,0 +1,235 @@
+"""The steering sweep: layers × alphas × conditions, read out by forced choice.
+
+Only the last prompt token is steered, and the model is causal: so keys and values of everything
+before it are the same in every cell. They are computed once a batch, and a cell costs the last
+prompt token and the answer stub alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from activations import ActivationCache, ModelBackend
+from activations.batches import BATCH_TOKENS, plan_batches, run_batches
+from activations.cache import manifest_differences
+from interp.direction import Direction, class_mean_direction, random_direction
+from interp.errors import SteeringError
+from steering.hooks import steer
+from steering.results import BASELINE, Cell, SteeringSweep
+
+__all__ = ["NESTED", "SignedItems", "fold_direction", "sweep_steering"]
+
+NESTED: Final = "nested"
+_STEERED_RULE: Final = "last_prompt"
+
+
+@dataclass(frozen=True, slots=True)
+class SignedItems:
+    """What steering takes from a probe sweep, item by item.
+
+    Attributes:
+        fold: (n_items,) outer fold.
+        layer_nested: (n_items,) layer chosen without the item's fold.
+        decision_values: (n_items, n_layers) out-of-fold decisions.
+    """
+
+    fold: NDArray[np.int64]
+    layer_nested: NDArray[np.int64]
+    decision_values: NDArray[np.float64]
+
+
+def fold_direction(
+    cache: ActivationCache, layer: int, *, training: NDArray[np.bool_] | None = None
+) -> Direction:
+    """Class-mean True − False direction of a layer, fitted on the marked items only.
+
+    Args:
+        cache: open cache of True/False items.
+        layer: 0-based block index.
+        training: (n_items,) of bool; None takes all items.
+    """
+    labels = cache.label
+    if (labels < 0).any():
+        raise SteeringError("Some items have no label; directions need True/False items.")
+    kept = np.ones(cache.n_items, dtype=bool) if training is None else training
+    return class_mean_direction(
+        cache.resid_post(layer)[kept],
+        labels[kept].astype(bool),
+        layer=layer,
+        median_norm=float(np.nanmedian(cache.resid_norm[kept, layer])),
+        model_id=cache.manifest["model"]["model_id"],
+        token_rule=cache.manifest["token_rule"],
+    )
+
+
+def sweep_steering(
+    cache: ActivationCache,
+    signed: SignedItems,
+    backend: ModelBackend,
+    *,
+    alphas: Sequence[float],
+    layers: Sequence[int] | None = None,
+    n_random: int = 5,
+    seed: int = 0,
+    batch_tokens: int = BATCH_TOKENS,
+    progress: Callable[[int], None] = lambda _: None,
+) -> SteeringSweep:
+    """Steer every item and read its forced choice.
+
+    Direction, layer and sign of an item all come from folds without it. `negated` and `random`
+    use the same signs as `signed`; each random direction is used as drawn and mirrored.
+
+    Args:
+        cache: activations of the items, at `last_prompt`.
+        signed: folds, layers and decisions of a probe sweep over that cache.
+        backend: the model that the cache was made with.
+        alphas: sizes in multiples of the median residual norm; 0 is the baseline and always run.
+            The last one that is not 0 is the one that headline numbers are given for.
+        layers: fixed layers for all items; None steers each item at its nested layer.
+        n_random: random directions, each in a ± pair.
+        seed: of the random directions.
+        batch_tokens: padded tokens a batch.
+        progress: called with the number of items finished since the last call.
+
+    Raises:
+        SteeringError: other model, other token rule, no alpha, or a layer out of range.
+    """
+    _require_match(cache, signed, backend)
+    sizes = [alpha for alpha in dict.fromkeys(alphas) if alpha != 0]
+    if not sizes or not all(np.isfinite(sizes)) or min(sizes) < 0:
+        raise SteeringError(f"--alphas is {list(alphas)}; expected positive numbers (0 is added).")
+    if n_random < 1:
+        raise SteeringError(f"--random-directions is {n_random}; expected at least 1.")
+    for layer in layers or ():
+        cache.require_layer(layer)
+    places = [NESTED] if layers is None else [str(layer) for layer in dict.fromkeys(layers)]
+
+    items = cache.items()
+    prompts = backend.tokenize(items)
+    if min(len(prompt.ids) for prompt in prompts) < 2:
+        raise SteeringError("A prompt has one token only; steering needs at least two.")
+    verdicts = backend.verdict_ids(prompts)
+    logit_ids = (verdicts.true_id, verdicts.false_id)
+    plan = _plan(cache, signed, places, sizes, n_random, seed)
+    logits = np.full((len(plan) + 1, len(items), 2), np.nan, dtype=np.float32)
+
+    def run(index: Sequence[int]) -> NDArray[np.float32]:
+        prefix = backend.prefill([prompts[i].ids[:-1] for i in index])
+        suffixes = [prompts[i].ids[-1:] + prompts[i].stub_ids for i in index]
+        cells = [backend.logits_after(prefix, suffixes, logit_ids)]
+        for step in plan:
+            with steer(
+                backend,
+                [step.directions[i] for i in index],
+                [float(step.coefficients[i]) for i in index],
+                [0] * len(index),
+            ):
+                cells.append(backend.logits_after(prefix, suffixes, logit_ids))
+        return torch.stack(cells).numpy()
+
+    lengths = [len(prompt.ids_with_stub) for prompt in prompts]
+    for index, values in run_batches(plan_batches(lengths, batch_tokens), run):
+        logits[:, index] = values
+        progress(len(index))
+    return SteeringSweep(
+        cells=(Cell(BASELINE, 0.0, BASELINE), *(step.cell for step in plan)),
+        logits=logits,
+        alpha_absolute=np.array([0.0, *(np.abs(step.coefficients).mean() for step in plan)]),
+        sign=_signs(signed, signed.layer_nested),
+        item_id=cache.item_id,
+        label=cache.label.astype(bool),
+        group_id=cache.group_id,
+        quoted_alpha=sizes[-1],
+        quoted_layer=places[0],
+        seed=seed,
+        manifest=cache.manifest,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One cell, ready to run: a direction and a signed absolute coefficient for every item."""
+
+    cell: Cell
+    directions: Sequence[Direction]
+    coefficients: NDArray[np.float64]
+
+
+def _signs(signed: SignedItems, layer: NDArray[np.int64]) -> NDArray[np.int64]:
+    decisions = signed.decision_values[np.arange(len(layer)), layer]
+    return np.where(decisions > 0, 1, -1).astype(np.int64)
+
+
+def _plan(
+    cache: ActivationCache,
+    signed: SignedItems,
+    places: Sequence[str],
+    sizes: Sequence[float],
+    n_random: int,
+    seed: int,
+) -> list[_Step]:
+    rng = np.random.default_rng(seed)
+    plan: list[_Step] = []
+    for place in places:
+        layer = signed.layer_nested if place == NESTED else np.full(cache.n_items, int(place))
+        sign = _signs(signed, layer)
+        by_fold: dict[tuple[int, int], Direction] = {}
+        for fold, at in sorted({(int(f), int(a)) for f, a in zip(signed.fold, layer, strict=True)}):
+            by_fold[fold, at] = fold_direction(cache, at, training=signed.fold != fold)
+        own = [by_fold[int(f), int(a)] for f, a in zip(signed.fold, layer, strict=True)]
+        unit = np.array([direction.median_norm for direction in own])
+        draws = []
+        for _ in range(n_random):
+            # One draw for all items, so that it differs from `signed` in the direction alone.
+            vector = random_direction(own[0], rng)
+            draws.append([_moved(vector, direction) for direction in own])
+        for alpha in sizes:
+            amount = sign * alpha * unit
+            plan.append(_Step(Cell(place, alpha, "signed"), own, amount))
+            plan.append(_Step(Cell(place, alpha, "negated"), own, -amount))
+            for number, directions in enumerate(draws):
+                for mark, factor in (("+", 1), ("-", -1)):
+                    cell = Cell(place, alpha, "random", f"{mark}{number}")
+                    plan.append(_Step(cell, directions, factor * amount))
+    return plan
+
+
+def _moved(vector: Direction, place: Direction) -> Direction:
+    """A random direction's vector at the layer and norm of another direction."""
+    return Direction(
+        vector=vector.vector,
+        layer=place.layer,
+        hook_point=place.hook_point,
+        method=vector.method,
+        class_gap=None,
+        median_norm=place.median_norm,
+        model_id=place.model_id,
+        token_rule=place.token_rule,
+        n_true=0,
+        n_false=0,
+    )
+
+
+def _require_match(cache: ActivationCache, signed: SignedItems, backend: ModelBackend) -> None:
+    if cache.manifest["token_rule"] != _STEERED_RULE:
+        raise SteeringError(
+            f"The cache was read at {cache.manifest['token_rule']!r}, but steering writes at the "
+            f"last prompt token. Extract with --token {_STEERED_RULE}."
+        )
+    differences = manifest_differences(cache.manifest["model"], backend.fingerprint())
+    if differences:
+        raise SteeringError(
+            f"{cache.path} was made with another model than the one given. Fields that differ: "
+            f"{'; '.join(differences)}."
+        )
+    if signed.decision_values.shape != (cache.n_items, cache.n_layers):
+        raise SteeringError(
+            f"The probe has decisions of shape {signed.decision_values.shape}, the cache has "
+            f"{cache.n_items} items and {cache.n_layers} layers; they belong to different runs."
+        )

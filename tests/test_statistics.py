@@ -1,0 +1,93 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn import metrics
+
+from interp.statistics import (
+    bootstrap_mean,
+    mcnemar_exact,
+    out_of_fold_threshold,
+    score_decisions,
+)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.floats(-5, 5)), min_size=4, max_size=40))
+def test_scores_agree_with_scikit_learn(rows) -> None:
+    rows = [*rows, (True, 0.5), (False, -0.5)]
+    labels, decisions = np.array([r[0] for r in rows]), np.array([r[1] for r in rows])
+    said = decisions > 0
+    scores = score_decisions(labels, said, decisions)
+    assert scores.accuracy == pytest.approx(metrics.accuracy_score(labels, said))
+    assert scores.balanced_accuracy == pytest.approx(metrics.balanced_accuracy_score(labels, said))
+    assert scores.macro_f1 == pytest.approx(metrics.f1_score(labels, said, average="macro"))
+    assert scores.auroc == pytest.approx(metrics.roc_auc_score(labels, decisions))
+    assert scores.true_recall == pytest.approx(metrics.recall_score(labels, said))
+    assert scores.false_recall == pytest.approx(metrics.recall_score(~labels, ~said))
+
+
+def test_group_bootstrap_of_constant_groups_is_the_bootstrap_of_group_means() -> None:
+    # 40 groups of 10 equal values: the standard error is that of 40 draws, not of 400.
+    rng = np.random.default_rng(0)
+    group_values = rng.normal(size=40)
+    values = np.repeat(group_values, 10)
+    groups = [str(index) for index in np.repeat(np.arange(40), 10)]
+    estimate = bootstrap_mean(values, groups, seed=0)
+    half_width = 1.96 * group_values.std() / np.sqrt(40)
+    assert estimate.value == pytest.approx(values.mean())
+    assert (estimate.high - estimate.low) / 2 == pytest.approx(half_width, rel=0.05)
+    # The control: without groups the interval is far too narrow.
+    naive = bootstrap_mean(values, [str(index) for index in range(400)], seed=0)
+    assert (naive.high - naive.low) < 0.5 * (estimate.high - estimate.low)
+
+
+def test_group_bootstrap_covers_the_truth() -> None:
+    rng = np.random.default_rng(1)
+    groups = [str(index) for index in np.repeat(np.arange(50), 4)]
+    covered = 0
+    for repetition in range(200):
+        values = np.repeat(rng.random(50) < 0.7, 4).astype(float)
+        estimate = bootstrap_mean(values, groups, seed=repetition)
+        covered += estimate.low <= 0.7 <= estimate.high
+    # 95% nominal; a percentile interval of 50 groups is a little narrow.
+    assert 180 <= covered <= 200
+
+
+def test_intervals_are_reproducible() -> None:
+    values, groups = [0.0, 1.0, 1.0, 0.0], ["a", "a", "b", "c"]
+    assert bootstrap_mean(values, groups, seed=3) == bootstrap_mean(values, groups, seed=3)
+
+
+def test_mcnemar_by_hand() -> None:
+    # Eight items only the first has right, two only the second:
+    # p = 2 · P(X ≤ 2), X ~ Binomial(10, 1/2) = 2 · 56/1024.
+    first = [True] * 8 + [False] * 2 + [True] * 5
+    second = [False] * 8 + [True] * 2 + [True] * 5
+    assert mcnemar_exact(first, second) == pytest.approx(112 / 1024)
+    assert mcnemar_exact(first, first) == 1.0
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=2, max_size=12))
+def test_threshold_is_the_best_one_on_the_other_fold(rows) -> None:
+    # Two folds: every item of fold 1 is judged by a threshold fitted on fold 0 alone.
+    values = np.array([row[0] for row in rows] + [10.0, -10.0])
+    gold = np.array([row[1] for row in rows] + [True, False])
+    fold = np.array([0] * len(rows) + [1, 1])
+    got = out_of_fold_threshold(values, gold, fold)
+    training, labels = values[:-2], gold[:-2]
+    # Brute force over all thresholds that tell integers apart.
+    candidates = np.arange(-3.5, 4.0)
+    best = max(((training > c) == labels).sum() for c in candidates)
+    reached = [c for c in candidates if ((training > c) == labels).sum() == best]
+    assert any(((values[-2:] > c) == got[-2:]).all() for c in [*reached, -100.0, 100.0])
+
+
+def test_calibration_undoes_a_bias_but_finds_nothing_in_noise() -> None:
+    rng = np.random.default_rng(0)
+    gold = rng.random(400) < 0.5
+    fold = np.arange(400) % 5
+    biased = gold + 0.3 * rng.normal(size=400) - 20
+    assert ((biased > 0) == gold).mean() < 0.6
+    assert (out_of_fold_threshold(biased, gold, fold) == gold).mean() > 0.9
+    noise = rng.normal(size=400)
+    assert abs((out_of_fold_threshold(noise, gold, fold) == gold).mean() - 0.5) < 0.08
