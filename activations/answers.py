@@ -152,7 +152,7 @@ def answer(
         backend: a running model.
         items: True/False items.
         path: of the answer file.
-        source: from `activations.extract.describe_source`.
+        source: from `activations.extraction.describe_source`.
         conditions: which of `forced` and `greedy`.
         logits: (n_items, 2) if they are known already, from a cache of the same items and model.
         max_new_tokens: cut of greedy generation.

@@ -14,6 +14,31 @@ if TYPE_CHECKING:
     from interp.items import Item
     from interp.registry import ItemSource
 
+__all__ = [
+    "AlphasOption",
+    "BatchOption",
+    "COption",
+    "CacheArgument",
+    "DeviceOption",
+    "DtypeOption",
+    "FoldsOption",
+    "GroupOption",
+    "JsonOption",
+    "MapOption",
+    "ModelOption",
+    "NewTokensOption",
+    "NumberOption",
+    "OutFolder",
+    "RandomOption",
+    "SeedOption",
+    "SourceOption",
+    "TokenOption",
+    "ViewOption",
+    "field_map",
+    "numbers",
+    "open_items",
+]
+
 ModelOption = Annotated[
     str,
     typer.Option(

@@ -35,7 +35,6 @@ CHAT_TEMPLATE = (
     "{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
-FAMILIES = ("llama", "qwen3", "gemma3", "gpt2")
 _WIDTH = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
 _GATED = {"num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 48}
 _LONG = {"max_position_embeddings": 512}
