@@ -92,6 +92,11 @@ def print_steering(summary: Mapping[str, Any]) -> None:
         caption=f"Single random directions range from {_percent(low)} to {_percent(high)}; they "
         "use the same signs.",
     )
+    if summary["n_without_effect"]:
+        say(
+            f"{summary['n_without_effect']} items are steered at the last layer, where the last "
+            f"prompt token no longer reaches the verdict: they cannot change."
+        )
     say(summary["verdict"])
 
 

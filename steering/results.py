@@ -53,6 +53,8 @@ class SteeringSweep:
         item_id: (n_items,).
         label: (n_items,) of bool.
         group_id: (n_items,).
+        n_without_effect: items whose quoted layer is the last one. The verdict is read at a later
+            token, which sees the steered one only through the blocks above: there are none.
         quoted_alpha: the alpha that headline numbers are given for.
         quoted_layer: likewise, the layer.
         seed: of the random directions and intervals.
@@ -66,6 +68,7 @@ class SteeringSweep:
     item_id: tuple[str, ...]
     label: NDArray[np.bool_]
     group_id: tuple[str, ...]
+    n_without_effect: int
     quoted_alpha: float
     quoted_layer: str
     seed: int
@@ -166,6 +169,7 @@ def summarise(sweep: SteeringSweep) -> dict[str, Any]:
         "n_items": len(sweep.item_id),
         "seed": sweep.seed,
         "quoted_layer": sweep.quoted_layer,
+        "n_without_effect": sweep.n_without_effect,
         "quoted_alpha": sweep.quoted_alpha,
         "quoted_alpha_absolute": float(sweep.alpha_absolute[signed]),
         "conditions": conditions,

@@ -145,6 +145,7 @@ def sweep_steering(
         item_id=cache.item_id,
         label=cache.label.astype(bool),
         group_id=cache.group_id,
+        n_without_effect=int((_layers(cache, signed, places[0]) == cache.n_layers - 1).sum()),
         quoted_alpha=sizes[-1],
         quoted_layer=places[0],
         seed=seed,
@@ -166,6 +167,11 @@ def _signs(signed: SignedItems, layer: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(decisions > 0, 1, -1).astype(np.int64)
 
 
+def _layers(cache: ActivationCache, signed: SignedItems, place: str) -> NDArray[np.int64]:
+    """(n_items,) layer at which each item is steered."""
+    return signed.layer_nested if place == NESTED else np.full(cache.n_items, int(place))
+
+
 def _plan(
     cache: ActivationCache,
     signed: SignedItems,
@@ -177,7 +183,7 @@ def _plan(
     rng = np.random.default_rng(seed)
     plan: list[_Step] = []
     for place in places:
-        layer = signed.layer_nested if place == NESTED else np.full(cache.n_items, int(place))
+        layer = _layers(cache, signed, place)
         sign = _signs(signed, layer)
         by_fold: dict[tuple[int, int], Direction] = {}
         for fold, at in sorted({(int(f), int(a)) for f, a in zip(signed.fold, layer, strict=True)}):

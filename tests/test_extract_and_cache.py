@@ -63,18 +63,8 @@ def test_the_file_holds_what_the_backend_gives(
     with h5py.File(tmp_path / "c.h5") as file:
         assert file["resid_post"].chunks == (40, 1, 32)
         assert set(file) >= {
-            [
-                "resid_post",
-                "resid_pre0",
-                "answer_logits",
-                "item_id",
-                "label",
-                "group_id",
-                "category",
-                "n_tokens",
-                "done",
-            ][i]
-            for i in range(9)
+            *("resid_post", "resid_pre0", "answer_logits", "item_id", "label"),
+            *("group_id", "category", "n_tokens", "done"),
         }
     assert not partial_path(tmp_path / "c.h5").exists()
 
