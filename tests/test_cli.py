@@ -375,3 +375,21 @@ def test_a_stale_cache_is_refused_by_name(model_folder: Path, tmp_path: Path) ->
     assert out.read_bytes() == before
     ok(*base, "--out", out)
     assert out.read_bytes() == before
+
+
+def test_the_python_example_of_the_readme_works(
+    tmp_path: Path,
+    model_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    readme = (Path(__file__).resolve().parents[1] / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", readme, flags=re.S)
+    monkeypatch.setattr(
+        "activations.spec._locate", lambda _: ("local", str(model_folder), "smollm2", None)
+    )
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "README.md", "exec"), {})  # noqa: S102 - our own text
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in printed[:2]] == ["probe, nested", "said"]
+    assert "random direction" in printed[2]
