@@ -6,7 +6,6 @@ identical items, and steering along the class-mean direction.
 
 from __future__ import annotations
 
-import csv
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -28,7 +27,7 @@ from activations.batches import BATCH_TOKENS
 from activations.cache import manifest_differences, refuse_mismatch
 from experiments.console import note, progress
 from figures import draw_expression_gap
-from interp.files import atomic_path, read_json, write_json
+from interp.files import read_json, write_csv, write_json
 from interp.grading import Answer, bare_verdict
 from interp.items import Item, write_items
 from interp.records import (
@@ -348,11 +347,14 @@ def _metrics(
 
 def _write_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
     """`metrics.csv`: one row a metric, with its interval where it has one."""
-    with atomic_path(path) as aside, aside.open("w", encoding="utf-8", newline="") as handle:
-        writer = csv.writer(handle)
-        writer.writerow(["metric", "value", "low", "high"])
-        for name, value in metrics.items():
-            if name.endswith(("_low", "_high")):
-                continue
-            shown = " ".join(map(str, value)) if isinstance(value, list) else value
-            writer.writerow([name, shown, metrics.get(f"{name}_low"), metrics.get(f"{name}_high")])
+    rows = [
+        {
+            "metric": name,
+            "value": " ".join(map(str, value)) if isinstance(value, list) else value,
+            "low": metrics.get(f"{name}_low"),
+            "high": metrics.get(f"{name}_high"),
+        }
+        for name, value in metrics.items()
+        if not name.endswith(("_low", "_high"))
+    ]
+    write_csv(path, rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.errors import ResultError
-from interp.files import atomic_path, read_json, require_file, write_json
+from interp.files import atomic_path, read_json, require_file, write_csv, write_json
 from interp.statistics import Estimate, Scores, bootstrap_mean, score_decisions
 from interp.vocabulary import Grouping
 
@@ -160,13 +159,7 @@ def write_sweep(folder: Path, sweep: ProbeSweep) -> dict[str, Any]:
         for name in ("item_id", "group_id", "category"):
             file[name] = np.array(getattr(sweep, name), dtype=text)
     summary = summarise(sweep)
-    with (
-        atomic_path(folder / "layers.csv") as aside,
-        aside.open("w", encoding="utf-8", newline="") as handle,
-    ):
-        writer = csv.DictWriter(handle, fieldnames=list(summary["layers"][0]))
-        writer.writeheader()
-        writer.writerows(summary["layers"])
+    write_csv(folder / "layers.csv", summary["layers"])
     write_json(folder / "probe.json", summary)
     return summary
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.errors import SteeringError
-from interp.files import atomic_path, write_json
+from interp.files import atomic_path, write_csv, write_json
 from interp.statistics import Estimate, bootstrap_mean, mcnemar_exact, score_decisions
 
 __all__ = ["BASELINE", "Cell", "SteeringSweep", "summarise", "write_steering"]
@@ -194,14 +193,7 @@ def write_steering(folder: Path, sweep: SteeringSweep) -> dict[str, Any]:
         file["label"] = sweep.label.astype(np.int8)
         file["item_id"] = np.array(sweep.item_id, dtype=text)
         file["group_id"] = np.array(sweep.group_id, dtype=text)
-    rows = [_row(sweep, index) for index in range(len(sweep.cells))]
-    with (
-        atomic_path(folder / "cells.csv") as aside,
-        aside.open("w", encoding="utf-8", newline="") as handle,
-    ):
-        writer = csv.DictWriter(handle, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(folder / "cells.csv", [_row(sweep, index) for index in range(len(sweep.cells))])
     summary = summarise(sweep)
     write_json(folder / "steer.json", summary)
     return summary
