@@ -47,6 +47,7 @@ class HFBackend:
         model_id: str,
         weights: str | None = None,
         revision: str | None = None,
+        adapter: str | None = None,
         padding: Literal["left", "right"] = "right",
     ) -> None:
         """Wrap a loaded model; it is put in evaluation mode and otherwise left as it is.
@@ -57,6 +58,7 @@ class HFBackend:
             model_id: what results call it.
             weights: fingerprint of the weights; None hashes the parameters.
             revision: recorded.
+            adapter: fingerprint of an attached adapter; None for the bare model.
             padding: side of the padding in `capture` and `logits`.
         """
         self.model = model.eval()
@@ -66,6 +68,7 @@ class HFBackend:
         self._model_id = model_id
         self._weights = weights
         self._revision = revision
+        self._adapter = adapter
         self._parameters = frozenset(inspect.signature(model.forward).parameters)
         # transformers renamed the argument, and the output's attribute, in 5.2x.
         self._cache_name = "cache" if "cache" in self._parameters else "past_key_values"
@@ -102,6 +105,7 @@ class HFBackend:
             "model_id": self._model_id,
             "revision": self._revision,
             "weights": self._weights,
+            "adapter": self._adapter,
             "tokenizer": sha256(self.tokenizer.backend_tokenizer.to_str().encode()).hexdigest(),
             "chat_template": None
             if template is None
