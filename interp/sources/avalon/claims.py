@@ -243,8 +243,15 @@ def card_of(scenario: Scenario, seat: str, team: Sequence[str]) -> Card:
         scenario.role(seat),
         [scenario.role(name) for name in team if name != seat],
         scenario.rules,
-        scenario.beliefs.get(seat),
+        _beliefs(scenario, team).get(seat),
     )
+
+
+def _beliefs(scenario: Scenario, team: Sequence[str]) -> Mapping[str, str]:
+    """Stated beliefs: they are about the pending team, and say nothing on any other."""
+    if scenario.pending is None or set(scenario.pending[1]) != set(team):
+        return {}
+    return scenario.beliefs
 
 
 def _require_members(scenario: Scenario, seats: Sequence[str], team: Sequence[str]) -> None:
@@ -279,12 +286,21 @@ def _approved(claim: Claim, view: View) -> bool:
     return 2 * len(event.against) < len(view.scenario.players)
 
 
+def _fail_bounds(view: View, team: Sequence[str]) -> tuple[int, int]:
+    scenario = view.scenario
+    _require_members(scenario, [], team)
+    belief = next(iter(_beliefs(scenario, team).values()), None)
+    return fail_range([scenario.role(name) for name in team], scenario.rules, belief)
+
+
+def _fails_at_least(claim: Claim, view: View) -> bool:
+    """The protocol brings up `count` fails or more, whatever it leaves open."""
+    return _fail_bounds(view, claim["team"])[0] >= int(claim["count"])
+
+
 def _fails(claim: Claim, view: View) -> bool:
     """Exactly `count` fails; `open` if the protocol leaves the number undetermined."""
-    scenario, team = view.scenario, claim["team"]
-    _require_members(scenario, [], team)
-    belief = next(iter(scenario.beliefs.values()), None)
-    low, high = fail_range([scenario.role(name) for name in team], scenario.rules, belief)
+    low, high = _fail_bounds(view, claim["team"])
     if claim["count"] == "open":
         return low < high
     return low == high == int(claim["count"])
@@ -308,6 +324,7 @@ _AT_THE_TABLE: Final = {
     "known_teammates": _known_teammates,
     "approved": _approved,
     "fails": _fails,
+    "fails_at_least": _fails_at_least,
     "profile": _profile,
     "motive": _motive,
 }

@@ -12,7 +12,6 @@ from typing import Final, Literal, get_args
 from interp.errors import SourceError, did_you_mean
 
 __all__ = [
-    "ABILITIES",
     "CARDS",
     "EVIL_ROLES",
     "FACTIONS",
@@ -62,13 +61,6 @@ SEES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Whose seats a role is shown at night. The seats are shown as one unordered set, so a specific
 role among them stays unknown (table 6)."""
-
-ABILITIES: Final = (
-    "perspective_taking",
-    "strategic_signaling",
-    "intention_attribution",
-    "tacit_coordination",
-)
 
 
 @dataclass(frozen=True, slots=True)

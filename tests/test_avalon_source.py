@@ -1,0 +1,384 @@
+"""Generated Avalon items: labels, balance, shortcuts, views, options and the rules exam."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from itertools import groupby
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from naive_avalon import CAST, EVIL, SIZES, Naive, cards, counts, label, shown
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GroupKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+
+from interp import load_items, open_source
+from interp.errors import SourceError
+from interp.items import item_to_record, items_sha256
+from interp.registry import split_options, with_options
+from interp.sources.avalon.claims import holds
+from interp.sources.avalon.ruleset import RULESET
+from interp.sources.avalon.scenario import scenario_from_json
+from interp.sources.avalon.source import PROPORTIONS, shares
+
+ABILITIES = tuple(PROPORTIONS)
+
+
+def draw(spec: str = "avalon", n: int | None = None, seed: int = 0, view: str | None = None):
+    return load_items(open_source(spec), n=n, seed=seed, view=view)
+
+
+@pytest.fixture(scope="module")
+def paper_sized():
+    return draw(n=408, seed=1)
+
+
+@pytest.fixture(scope="module", params=ABILITIES)
+def many(request):
+    return draw(f"avalon:abilities={request.param}", n=600, seed=3)
+
+
+def prompt(item) -> str:
+    return item.messages[-1].content
+
+
+# ---- labels -----------------------------------------------------------------------------------
+
+
+def test_a_checker_that_reads_the_metadata_alone_agrees(paper_sized) -> None:
+    records = [json.loads(json.dumps(item_to_record(item))) for item in paper_sized]
+    # Worlds of ten players are slow to go through one by one: a sample of those.
+    large = [r for r in records if r["metadata"]["scenario"]["lineup"] == "C"]
+    chosen = [r for r in records if r not in large] + large[:24]
+    assert {r["category"] for r in large[:24]} <= set(ABILITIES)
+    for record in chosen:
+        assert label(record["metadata"]) is record["label"], record["item_id"]
+
+
+@pytest.mark.parametrize("ability", ["strategic_signaling", "tacit_coordination"])
+def test_action_items_of_the_largest_game_agree_too(ability: str) -> None:
+    items = draw(f"avalon:abilities={ability}", n=120, seed=8)
+    large = [i for i in items if i.metadata["scenario"]["lineup"] == "C"][:8]
+    assert len(large) == 8
+    for item in large:
+        assert label(item.metadata) is item.label
+
+
+def test_the_checker_notices_a_changed_state(paper_sized) -> None:
+    changed = 0
+    for item in paper_sized[:60]:
+        metadata = json.loads(json.dumps(item.metadata))
+        scenario = metadata["scenario"]
+        if scenario["lineup"] == "C":
+            continue
+        names = scenario["players"]
+        shifted = [scenario["roles"][name] for name in (*names[1:], names[0])]
+        scenario["roles"] = dict(zip(names, shifted, strict=True))
+        try:
+            changed += label(metadata) is not item.label
+        except KeyError:
+            changed += 1  # the actual world is not even possible any more
+    assert changed > 10
+
+
+def test_the_engine_reproduces_the_labels_from_json(many) -> None:
+    for item in many[:200]:
+        assert holds(item.metadata["claim"], scenario_from_json(item.metadata["scenario"])) is (
+            item.label
+        )
+
+
+def test_the_designated_seat_alone_decides_what_it_knows(paper_sized) -> None:
+    """A seat's label is the same in every world that the seat cannot tell from the actual one."""
+    checked = 0
+    for item in paper_sized:
+        scenario, claim = item.metadata["scenario"], item.metadata["claim"]
+        if scenario["lineup"] != "A" or claim["op"] != "knows":
+            continue
+        naive = Naive(scenario)
+        assert claim["seat"] == scenario["pov"]
+        for world in naive.cell(scenario["pov"], naive.actual)[:5]:
+            assert naive.true(claim, world) is item.label
+        checked += 1
+    assert checked > 30
+
+
+def test_no_seat_is_asked_about_whose_own_card_would_say_more(many) -> None:
+    for item in many:
+        scenario = item.metadata["scenario"]
+        if item.metadata["template"].split("/")[0] in ("plays-fail", "plays-success", "left-open"):
+            continue
+        if item.metadata["claim"]["op"] not in ("knows", "possible"):
+            continue
+        pov = scenario["pov"]
+        if scenario["roles"][pov] in EVIL:
+            for event in scenario["history"]:
+                assert not (
+                    event["event"] == "quest" and event["fails"] and pov in event["team"]
+                ), item.item_id
+
+
+# ---- balance and shortcuts --------------------------------------------------------------------
+
+
+def test_the_papers_proportions_and_half_true_in_each(paper_sized) -> None:
+    assert Counter(item.category for item in paper_sized) == PROPORTIONS
+    true = Counter(item.category for item in paper_sized if item.label)
+    assert true == {name: count // 2 for name, count in PROPORTIONS.items()}
+
+
+def test_every_scenario_has_true_and_false_statements_of_one_form(many) -> None:
+    for _, group in groupby(many, key=lambda item: item.group_id):
+        items = list(group)
+        assert len(items) >= 2
+        by_template = Counter((i.metadata["template"], i.label) for i in items)
+        for template in {i.metadata["template"] for i in items}:
+            assert by_template[template, True] == by_template[template, False]
+
+
+def test_many_kinds_and_templates(many) -> None:
+    kinds = Counter(item.metadata["template"].split("/")[0] for item in many)
+    templates = {item.metadata["template"] for item in many}
+    assert len(kinds) >= 9
+    assert len(templates) >= 2 * len(kinds)
+    assert {item.metadata["scenario"]["lineup"] for item in many} == set(CAST)
+
+
+def test_neither_length_nor_template_gives_the_label_away(many) -> None:
+    labels = np.array([item.label for item in many])
+    for lengths in (
+        [len(item.statement) for item in many],
+        [len(item.statement.split()) for item in many],
+        [len(prompt(item)) for item in many],
+    ):
+        assert abs(np.corrcoef(lengths, labels)[0, 1]) < 0.08
+    by_template = Counter((item.metadata["template"], item.label) for item in many)
+    for template, _ in by_template:
+        assert by_template[template, True] == by_template[template, False]
+
+
+def wording_accuracy(items, statements) -> float:
+    probe = make_pipeline(TfidfVectorizer(ngram_range=(1, 2)), LogisticRegression(C=10))
+    labels = np.array([item.label for item in items])
+    groups = [item.group_id for item in items]
+    said = cross_val_predict(probe, statements, labels, groups=groups, cv=GroupKFold(5))
+    return float((said == labels).mean())
+
+
+def test_wording_alone_stays_near_chance_but_a_cue_would_be_found(many) -> None:
+    statements = [item.statement for item in many]
+    assert wording_accuracy(many, statements) <= 0.6
+    leaky = [
+        text + (" indeed" if i.label else "") for i, text in zip(many, statements, strict=True)
+    ]
+    assert wording_accuracy(many, leaky) > 0.95
+
+
+def test_no_two_items_have_the_same_prompt_in_any_view() -> None:
+    for view in ("full", "pov", "no-facts"):
+        items = draw(n=700, seed=5, view=view)
+        assert len({prompt(item) for item in items}) == 700
+
+
+@given(n=st.integers(1, 120), seed=st.integers(0, 2**40))
+@settings(max_examples=15)
+def test_any_n_and_seed(n: int, seed: int) -> None:
+    items = draw(n=n, seed=seed)
+    assert len(items) == n
+    for ability in ABILITIES:
+        labels = [item.label for item in items if item.category == ability]
+        assert abs(2 * sum(labels) - len(labels)) <= 1
+    assert Counter(item.category for item in items) == Counter(
+        {k: v for k, v in shares(n, ABILITIES).items() if v}
+    )
+
+
+def test_shares_follow_the_proportions() -> None:
+    assert shares(408, ABILITIES) == PROPORTIONS
+    assert shares(10_000, ABILITIES) == {
+        "perspective_taking": 1667,
+        "strategic_signaling": 3431,
+        "intention_attribution": 1471,
+        "tacit_coordination": 3431,
+    }
+    assert shares(3, ABILITIES[:1]) == {"perspective_taking": 3}
+
+
+# ---- same seed, same bytes --------------------------------------------------------------------
+
+
+def test_the_seed_decides_and_hashing_does_not() -> None:
+    code = (
+        "from interp import load_items, open_source; from interp.items import items_sha256;"
+        "print(items_sha256(load_items(open_source('avalon'), n=60, seed=2)))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+    assert found == {items_sha256(draw(n=60, seed=2))}
+    assert found != {items_sha256(draw(n=60, seed=3))}
+
+
+def test_items_are_what_they_were() -> None:
+    # Raise `AvalonSource.version` whenever this changes: results depend on the items.
+    assert items_sha256(draw(n=40, seed=0))[:16] == "0284ffbb9d5cda35"
+
+
+# ---- prompts ----------------------------------------------------------------------------------
+
+
+def test_the_ruleset_is_the_shared_prefix_and_holds_the_tables(paper_sized) -> None:
+    assert {item.messages[0].content for item in paper_sized} == {RULESET}
+    for lineup, sizes in SIZES.items():
+        line = next(line for line in RULESET.splitlines() if f"Lineup {lineup}," in line)
+        assert f"{len(CAST[lineup])} players" in line
+        assert ", ".join(map(str, sizes)) in line
+        assert all((role in line) is (role in CAST[lineup]) for role in CAST["C"])
+
+
+def test_blocks_stand_in_the_published_order(paper_sized) -> None:
+    for item in paper_sized[::20]:
+        text = prompt(item)
+        order = [text.index(mark) for mark in ("SETUP:", "WHAT HAS HAPPENED:", "STATEMENT:")]
+        assert order == sorted(order)
+        assert text.endswith("'ANSWER: True' or 'ANSWER: False'.")
+        assert f"STATEMENT: {item.statement}\n\n" in text
+        assert "GROUND TRUTH" not in text
+
+
+def test_views_show_what_they_should() -> None:
+    by_view = {view: draw(n=120, seed=4, view=view) for view in ("full", "pov", "no-facts")}
+    for full, pov, bare in zip(*by_view.values(), strict=True):
+        assert full.metadata == pov.metadata == bare.metadata
+        scenario = full.metadata["scenario"]
+        roles = "; ".join(
+            f"{name} is {'a ' if role == 'Loyal Servant' else ''}{role}"
+            for name, role in scenario["roles"].items()
+        )
+        assert roles in prompt(full)
+        assert (roles in prompt(pov)) is (scenario["pov"] is None)
+        assert "SETUP:" not in prompt(bare)
+        assert prompt(bare).split("\n\n")[0] == prompt(full).split("\n\n")[1]
+
+
+def test_the_point_of_view_gives_no_more_than_the_seat_is_entitled_to() -> None:
+    for item in draw(n=200, seed=6, view="pov"):
+        scenario = item.metadata["scenario"]
+        pov, role_of = scenario["pov"], scenario["roles"]
+        if pov is None:
+            continue
+        setup = prompt(item).split("WHAT HAS HAPPENED:")[0]
+        mine = [f"{name} is " for name in role_of if name != pov]
+        assert not any(f". {start}" in setup or f"\n{start}" in setup for start in mine)
+        seen = [name for name in role_of if name != pov and shown(role_of[pov], role_of[name])]
+        night = setup.split("At night ")[1].splitlines()[0]
+        assert [name for name in scenario["players"] if name in night and name != pov] == seen
+        others = [name for name in scenario["beliefs"] if name != pov]
+        assert not any(f"{name} thinks" in setup for name in others)
+
+
+def test_injection_adds_the_gold_line_right_before_the_statement_and_nothing_else() -> None:
+    plain, told = draw(n=40, seed=1), draw("avalon:inject-truth", n=40, seed=1)
+    for before, after in zip(plain, told, strict=True):
+        line = f"GROUND TRUTH: The correct answer to the statement below is {before.label}.\n\n"
+        assert f"{line}STATEMENT:" in prompt(after)
+        assert prompt(after).replace(line, "") == prompt(before)
+
+
+# ---- rules exam -------------------------------------------------------------------------------
+
+
+def rule_holds(claim) -> bool:
+    """Rule claims once more, from the checker's tables."""
+    match claim["rule"]:
+        case "quest_size":
+            return SIZES[claim["lineup"]][claim["quest"] - 1] == claim["value"]
+        case "fails_needed":
+            return (2 if claim["quest"] == 4 else 1) == claim["value"]
+        case "in_lineup":
+            return claim["role"] in CAST[claim["lineup"]]
+        case "n_evil":
+            return sum(role in EVIL for role in CAST[claim["lineup"]]) == claim["value"]
+        case "faction":
+            return (claim["role"] in EVIL) == (claim["value"] == "EVIL")
+        case "sees":
+            return shown(claim["role"], claim["other"])
+        case "card":
+            return cards("A", claim["team"], claim["belief"])[claim["role"]] == claim["value"]
+        case "fail_count":
+            return counts("A", claim["team"], claim["belief"]) == {claim["value"]}
+    raise AssertionError(claim)
+
+
+def test_the_rules_exam() -> None:
+    items = draw("avalon:rules-exam")
+    assert len(items) == 34
+    assert sum(item.label for item in items) == 17
+    everything = draw("avalon:rules-exam", n=120, seed=1)
+    for item in (*items, *everything):
+        assert item.category == "rules"
+        assert rule_holds(item.metadata["claim"]) is item.label, item.statement
+        assert item.messages[0].content == RULESET
+    assert len({item.statement for item in everything}) == 120
+    assert len({item.metadata["claim"]["rule"] for item in items}) == 8
+
+
+def test_the_exam_ends() -> None:
+    with pytest.raises(SourceError, match=r"The rules exam has \d+ questions; got n = 9999"):
+        draw("avalon:rules-exam", n=9999)
+
+
+# ---- options ----------------------------------------------------------------------------------
+
+
+def test_abilities_can_be_chosen() -> None:
+    items = draw("avalon:abilities=tacit_coordination+perspective_taking", n=208)
+    assert Counter(item.category for item in items) == {
+        "perspective_taking": 68,
+        "tacit_coordination": 140,
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("avalon:abilities=perspective", "Did you mean perspective_taking"),
+        ("avalon:abilities=", "No ability is named"),
+        ("avalon:inject", "Did you mean inject-truth"),
+        ("avalon:rules-exam,inject-truth", "give it alone"),
+        ("avalon:inject-truth,inject-truth", "given twice"),
+    ],
+)
+def test_bad_options_are_refused(spec: str, words: str) -> None:
+    with pytest.raises(SourceError, match=words):
+        open_source(spec)
+
+
+def test_flags_become_part_of_the_source() -> None:
+    assert with_options("avalon", {}) == "avalon"
+    spec = with_options("avalon:inject-truth", {"abilities": "tacit_coordination"})
+    assert spec == "avalon:inject-truth,abilities=tacit_coordination"
+    assert open_source(spec).fingerprint() != open_source("avalon").fingerprint()
+    with pytest.raises(SourceError, match="'facts' has no option 'inject-truth'"):
+        with_options("facts", {"inject-truth": None})
+
+
+def test_options_are_taken_from_the_end_of_an_argument() -> None:
+    known = ("inject-truth", "abilities")
+    assert split_options("a,b.json,inject-truth", known) == ("a,b.json", {"inject-truth": None})
+    assert split_options(None, known) == (None, {})
+    assert split_options("abilities=x+y", known) == (None, {"abilities": "x+y"})
