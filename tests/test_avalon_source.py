@@ -13,16 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive_avalon import CAST, EVIL, SIZES, Naive, cards, counts, label, shown
+from naive_avalon import CAST, EVIL, SIZES, Naive, label, shown
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 
 from interp import load_items, open_source
-from interp.errors import SourceError
 from interp.items import item_to_record, items_sha256
-from interp.registry import split_options, with_options
 from interp.sources.avalon.claims import holds
 from interp.sources.avalon.ruleset import RULESET
 from interp.sources.avalon.scenario import scenario_from_json
@@ -211,6 +209,27 @@ def test_shares_follow_the_proportions() -> None:
     assert shares(3, ABILITIES[:1]) == {"perspective_taking": 3}
 
 
+def bare(claim):
+    """The claim with every "knows" and "possible" taken off: what a god's eye would judge."""
+    if claim["op"] in ("knows", "possible", "at", "announce"):
+        return bare(claim["of"])
+    if claim["op"] in ("not", "and", "or"):
+        inner = claim["of"]
+        parts = [bare(part) for part in inner] if isinstance(inner, list) else bare(inner)
+        return {"op": claim["op"], "of": parts}
+    return claim
+
+
+@pytest.mark.parametrize("ability", ABILITIES[:2])
+def test_reading_the_complete_state_is_not_enough(ability: str) -> None:
+    items = draw(f"avalon:abilities={ability}", n=600, seed=2)
+    right = [
+        holds(bare(i.metadata["claim"]), scenario_from_json(i.metadata["scenario"])) is i.label
+        for i in items
+    ]
+    assert sum(right) / len(items) < 0.68
+
+
 # ---- same seed, same bytes --------------------------------------------------------------------
 
 
@@ -235,7 +254,7 @@ def test_the_seed_decides_and_hashing_does_not() -> None:
 
 def test_items_are_what_they_were() -> None:
     # Raise `AvalonSource.version` whenever this changes: results depend on the items.
-    assert items_sha256(draw(n=40, seed=0))[:16] == "0284ffbb9d5cda35"
+    assert items_sha256(draw(n=40, seed=0))[:16] == "8e23578d080c7c2a"
 
 
 # ---- prompts ----------------------------------------------------------------------------------
@@ -297,88 +316,3 @@ def test_injection_adds_the_gold_line_right_before_the_statement_and_nothing_els
         line = f"GROUND TRUTH: The correct answer to the statement below is {before.label}.\n\n"
         assert f"{line}STATEMENT:" in prompt(after)
         assert prompt(after).replace(line, "") == prompt(before)
-
-
-# ---- rules exam -------------------------------------------------------------------------------
-
-
-def rule_holds(claim) -> bool:
-    """Rule claims once more, from the checker's tables."""
-    match claim["rule"]:
-        case "quest_size":
-            return SIZES[claim["lineup"]][claim["quest"] - 1] == claim["value"]
-        case "fails_needed":
-            return (2 if claim["quest"] == 4 else 1) == claim["value"]
-        case "in_lineup":
-            return claim["role"] in CAST[claim["lineup"]]
-        case "n_evil":
-            return sum(role in EVIL for role in CAST[claim["lineup"]]) == claim["value"]
-        case "faction":
-            return (claim["role"] in EVIL) == (claim["value"] == "EVIL")
-        case "sees":
-            return shown(claim["role"], claim["other"])
-        case "card":
-            return cards("A", claim["team"], claim["belief"])[claim["role"]] == claim["value"]
-        case "fail_count":
-            return counts("A", claim["team"], claim["belief"]) == {claim["value"]}
-    raise AssertionError(claim)
-
-
-def test_the_rules_exam() -> None:
-    items = draw("avalon:rules-exam")
-    assert len(items) == 34
-    assert sum(item.label for item in items) == 17
-    everything = draw("avalon:rules-exam", n=120, seed=1)
-    for item in (*items, *everything):
-        assert item.category == "rules"
-        assert rule_holds(item.metadata["claim"]) is item.label, item.statement
-        assert item.messages[0].content == RULESET
-    assert len({item.statement for item in everything}) == 120
-    assert len({item.metadata["claim"]["rule"] for item in items}) == 8
-
-
-def test_the_exam_ends() -> None:
-    with pytest.raises(SourceError, match=r"The rules exam has \d+ questions; got n = 9999"):
-        draw("avalon:rules-exam", n=9999)
-
-
-# ---- options ----------------------------------------------------------------------------------
-
-
-def test_abilities_can_be_chosen() -> None:
-    items = draw("avalon:abilities=tacit_coordination+perspective_taking", n=208)
-    assert Counter(item.category for item in items) == {
-        "perspective_taking": 68,
-        "tacit_coordination": 140,
-    }
-
-
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        ("avalon:abilities=perspective", "Did you mean perspective_taking"),
-        ("avalon:abilities=", "No ability is named"),
-        ("avalon:inject", "Did you mean inject-truth"),
-        ("avalon:rules-exam,inject-truth", "give it alone"),
-        ("avalon:inject-truth,inject-truth", "given twice"),
-    ],
-)
-def test_bad_options_are_refused(spec: str, words: str) -> None:
-    with pytest.raises(SourceError, match=words):
-        open_source(spec)
-
-
-def test_flags_become_part_of_the_source() -> None:
-    assert with_options("avalon", {}) == "avalon"
-    spec = with_options("avalon:inject-truth", {"abilities": "tacit_coordination"})
-    assert spec == "avalon:inject-truth,abilities=tacit_coordination"
-    assert open_source(spec).fingerprint() != open_source("avalon").fingerprint()
-    with pytest.raises(SourceError, match="'facts' has no option 'inject-truth'"):
-        with_options("facts", {"inject-truth": None})
-
-
-def test_options_are_taken_from_the_end_of_an_argument() -> None:
-    known = ("inject-truth", "abilities")
-    assert split_options("a,b.json,inject-truth", known) == ("a,b.json", {"inject-truth": None})
-    assert split_options(None, known) == (None, {})
-    assert split_options("abilities=x+y", known) == (None, {"abilities": "x+y"})

@@ -128,17 +128,20 @@ def _learned(rng: Random, view: View) -> list[Twin]:
     return make_twins(rng, view, "learned", _LEARNED, fillings)
 
 
-def _either(_rng: Random, view: View, x: str) -> list[Filling]:
+def _either(rng: Random, view: View, x: str) -> list[Filling]:
     _, event = _lady(view)
     if event.claim is None or x == event.holder:
         return []
+    pairs = list(combinations([name for name in view.scenario.players if name != x], 2))
+    if rng.random() < 0.8:
+        pairs = [pair for pair in pairs if "EVIL" in map(view.scenario.faction, pair)]
     return [
         Filling(
             {"x": x, "h": event.holder, "y": y, "z": z},
             knows(x, either(faction(y, "EVIL"), faction(z, "EVIL"))),
             x,
         )
-        for y, z in combinations([name for name in view.scenario.players if name != x], 2)
+        for y, z in pairs
     ]
 
 
@@ -242,7 +245,8 @@ def _card(rng: Random, view: View) -> list[Twin]:
             {"side": side},
         )
         for y in view.scenario.players
-        if y != event.holder
+        # Mostly players of that side in fact, as before.
+        if y != event.holder and (view.scenario.faction(y) == side or rng.random() < 0.15)
     ]
     return make_twins(rng, view, "card", _CARD, fillings)
 
