@@ -28,6 +28,7 @@ from experiments.options import (
     NewTokensOption,
     NumberOption,
     OutFolder,
+    PaperOption,
     RandomOption,
     SeedOption,
     SourceOption,
@@ -102,6 +103,7 @@ def items(
     inject_truth: InjectOption = False,
     abilities: AbilitiesOption = None,
     rules_exam: ExamOption = False,
+    expect_paper: PaperOption = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="JSONL file; default: standard output.")
     ] = None,
@@ -117,7 +119,11 @@ def items(
     from interp.items import item_to_record, write_items
 
     source = source_options(
-        source, inject_truth=inject_truth, abilities=abilities, rules_exam=rules_exam
+        source,
+        inject_truth=inject_truth,
+        abilities=abilities,
+        rules_exam=rules_exam,
+        expect_paper=expect_paper,
     )
     opened, found = open_items(source, view, n, seed, map_)
     if out is None:

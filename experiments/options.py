@@ -34,6 +34,9 @@ AbilitiesOption = Annotated[
 ExamOption = Annotated[
     bool, typer.Option("--rules-exam", help="Rule-recall statements instead (avalon).")
 ]
+PaperOption = Annotated[
+    bool, typer.Option("--expect-paper", help="Refuse other counts than the paper's.")
+]
 NumberOption = Annotated[
     int | None, typer.Option("--n", help="How many items; default: all of a file, or 200.")
 ]
@@ -87,7 +90,12 @@ def field_map(pairs: list[str] | None) -> dict[str, str]:
 
 
 def source_options(
-    source: str, *, inject_truth: bool, abilities: str | None, rules_exam: bool
+    source: str,
+    *,
+    inject_truth: bool,
+    abilities: str | None,
+    rules_exam: bool,
+    expect_paper: bool,
 ) -> str:
     """The source with the flags written into it, so that every command takes the same text."""
     from interp.registry import with_options
@@ -99,6 +107,8 @@ def source_options(
         options["inject-truth"] = None
     if rules_exam:
         options["rules-exam"] = None
+    if expect_paper:
+        options["expect-paper"] = None
     return with_options(source, options)
 
 
