@@ -140,7 +140,7 @@ def _premises(name: str, view: View, a: str, number: int) -> list[Claim] | None:
                 "send_clean_team": [both(*(knows(a, faction(m, "GOOD")) for m in others))],
                 "place_saboteur": [either(*(knows(a, faction(m, "EVIL")) for m in others))],
                 "block_clean_team": [both(*(knows(a, faction(m, "GOOD")) for m in team))],
-                "vote_with_crowd": [{"op": "approved", "event": number}],
+                "vote_with_crowd": [],
             }
             return by_vote[name]
     return None
@@ -167,6 +167,8 @@ def _fillings(name: str) -> Callable[[Random, View], list[Filling]]:
                 premises = _premises(name, view, a, number)
                 if premises is None or a not in blind:
                     continue
+                # What counts is what the actor knew when acting, not what came out later.
+                premises = [{"op": "at", "event": number, "of": premise} for premise in premises]
                 names, words = {"a": a}, {}
                 if isinstance(event, Switch):
                     names |= {"f": event.source, "t": event.target}
@@ -179,6 +181,8 @@ def _fillings(name: str) -> Callable[[Random, View], list[Filling]]:
                         continue
                     names |= {"l": event.leader}
                     words = {"vote": vote, "q": str(event.quest)}
+                if name == "vote_with_crowd":
+                    premises = [{"op": "approved", "event": number}]
                 claim = {
                     "op": "motive",
                     "seat": a,

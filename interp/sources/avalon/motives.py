@@ -3,7 +3,8 @@
 A motive is true only if the action took place as described, every factual premise holds, the
 objective belongs to the actor's role, and, where the objective is to stay out of sight, the
 scenario declares that aim for the actor (appendix D.3: visibility counts only when asked for).
-Premises are about what the actor knows: nobody acts on what their seat cannot see.
+Premises are about what the actor knew when acting: nobody acts on what their seat cannot see, or
+sees only later.
 """
 
 from __future__ import annotations

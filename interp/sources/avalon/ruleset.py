@@ -74,13 +74,13 @@ The protocol never applies to Quest 4. Knowing all roles does not supply a belie
 stated.
 
 MOTIVES
-Attribute a motive only if every fact it rests on holds, the player is in a position to know it, \
-and the aim belongs to the player's role: GOOD players protect those they know to be GOOD and \
-expose those they know to be EVIL; Percival also shelters whoever may be Merlin. EVIL players \
-protect or sacrifice known teammates, frame players they know to be GOOD, get saboteurs onto \
-teams and keep clean teams off; the Assassin looks for Merlin, Morgana poses as Merlin, Mordred \
-hides from Merlin. Staying out of sight counts as a motive only where the scenario declares it as \
-that player's aim.
+Attribute a motive only if every fact it rests on holds, the player was in a position to know it \
+when acting, and the aim belongs to the player's role: GOOD players protect those they know to be \
+GOOD and expose those they know to be EVIL; Percival also shelters whoever may be Merlin. EVIL \
+players protect or sacrifice known teammates, frame players they know to be GOOD, get saboteurs \
+onto teams and keep clean teams off; the Assassin looks for Merlin, Morgana poses as Merlin, \
+Mordred hides from Merlin. Staying out of sight counts as a motive only where the scenario \
+declares it as that player's aim.
 
 HOW TO JUDGE
 Use these rules, what the scenario states, and for a player's view only what that player can \

@@ -165,7 +165,7 @@ def _if_good(_rng: Random, view: View, x: str) -> list[Filling]:
 
 
 _EXPOSES: Final = (
-    "Announcing {t} as {side} would let {x} know that {h} is EVIL, and {h} can be certain of it.",
+    "Were {t} announced as {side}, {x} would know that {h} is EVIL, and {h} can be certain of it.",
     "{h} can foresee that, told that {t} is {side}, {x} will know {h} to be EVIL.",
 )
 _PASSES: Final = (
