@@ -253,6 +253,45 @@ def test_the_protocol_filters_only_where_declared_and_never_on_two_fails() -> No
     assert not holds(assassin, Scenario("A", names, cast, (clean,)))
 
 
+def test_a_stated_belief_is_about_the_pending_team_only() -> None:
+    scenario = Scenario(
+        "A",
+        tuple(NAMES[:7]),
+        tuple(CAST["A"]),
+        protocol=True,
+        beliefs={"Fay": "Mordred"},
+        pending=(1, ("Fay", "Eve")),
+    )
+    assert card_of(scenario, "Fay", ("Eve", "Fay")) == "fail"
+    assert card_of(scenario, "Fay", ("Fay", "Gus")) == "open"
+    for team, count in ((["Fay", "Eve"], 2), (["Fay", "Gus"], "open")):
+        claim = {"op": "fails", "team": team, "count": count}
+        assert holds(claim, scenario)
+        assert naive_of(scenario).true(claim, scenario.roles)
+
+
+def test_motives_rest_on_what_was_known_when_acting() -> None:
+    # Cid votes against Eve's team and learns only later, from the Lady, that Eve is EVIL.
+    vote = Proposal(2, "Dot", ("Dot", "Eve", "Bob"), ("Cid",))
+    history = (vote, Lady(2, "Cid", "Eve", "EVIL"), Proposal(3, "Eve", vote.team, ("Cid", "Gus")))
+    scenario = Scenario("A", tuple(NAMES[:7]), tuple(CAST["A"]), history)
+
+    def motive(seat: str, event: int):
+        known = {"op": "at", "event": event, "of": knows(seat, faction("Eve", "EVIL"))}
+        return {
+            "op": "motive",
+            "seat": seat,
+            "event": event,
+            "objective": "keep_evil_off",
+            "premises": [known],
+        }
+
+    cases = [("Cid", 0, False), ("Cid", 2, True), ("Gus", 2, False), ("Ann", 2, False)]
+    for seat, event, expected in cases:
+        assert holds(motive(seat, event), scenario) is expected
+        assert naive_of(scenario).true(motive(seat, event), scenario.roles) is expected
+
+
 # ---- laws -------------------------------------------------------------------------------------
 
 SCENARIOS = st.builds(

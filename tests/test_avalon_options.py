@@ -1,15 +1,19 @@
-"""The rules exam, and options of the source."""
+"""The rules exam, the table of objectives, and options of the source."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
-from naive_avalon import CAST, EVIL, SIZES, cards, counts, shown
+from naive_avalon import CAST, EVIL, GOOD_ROLES, SIZES, cards, counts, shown
+from naive_avalon import OBJECTIVES as TABLE
 
 from interp import load_items, open_source
 from interp.errors import SourceError
 from interp.registry import split_options, with_options
+from interp.sources.avalon.motives import OBJECTIVES
 from interp.sources.avalon.ruleset import RULESET
 
 
@@ -58,6 +62,22 @@ def test_the_rules_exam() -> None:
 def test_the_exam_ends() -> None:
     with pytest.raises(SourceError, match=r"The rules exam has \d+ questions; got n = 9999"):
         draw("avalon:rules-exam", n=9999)
+
+
+# ---- motives ---------------------------------------------------------------------------------
+
+
+def test_the_role_objective_table_is_the_documented_one() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "avalon.md").read_text(encoding="utf-8")
+    said = {"all GOOD": GOOD_ROLES, "all EVIL": EVIL, "all EVIL, goal `conceal`": EVIL}
+    rows = re.findall(r"^\| `(\w+)` \| (switch|approve|reject) \| ([^|]+) \| [^|]+ \|$", page, re.M)
+    documented = {
+        name: (action, set(said.get(roles, roles.split(", ")))) for name, action, roles in rows
+    }
+    assert documented == {name: (action, set(roles)) for name, (action, roles) in TABLE.items()}
+    ours = {name: (o.action, set(o.roles)) for name, o in OBJECTIVES.items()}
+    assert ours == documented
+    assert [name for name, o in OBJECTIVES.items() if o.needs_goal] == ["vote_with_crowd"]
 
 
 # ---- options ----------------------------------------------------------------------------------

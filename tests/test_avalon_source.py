@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -160,6 +161,18 @@ def test_neither_length_nor_template_gives_the_label_away(many) -> None:
     by_template = Counter((item.metadata["template"], item.label) for item in many)
     for template, _ in by_template:
         assert by_template[template, True] == by_template[template, False]
+
+
+def test_no_wording_is_true_more_often_than_false(many) -> None:
+    balance: Counter[str] = Counter()
+    for item in many:
+        wording = item.statement
+        for name in item.metadata["scenario"]["players"]:
+            wording = re.sub(rf"\b{name}\b", "_", wording)
+        balance[wording] += 1 if item.label else -1
+    assert len(balance) > 20
+    # A team is listed as one slot, so single imbalances of one are all that can be left.
+    assert max(map(abs, balance.values())) <= 2
 
 
 def wording_accuracy(items, statements) -> float:
