@@ -38,7 +38,10 @@ PaperOption = Annotated[
     bool, typer.Option("--expect-paper", help="Refuse other counts than the paper's.")
 ]
 NumberOption = Annotated[
-    int | None, typer.Option("--n", help="How many items; default: all of a file, or 200.")
+    int | None,
+    typer.Option(
+        "--n", help="How many items; default: the whole file, or the source's own number."
+    ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of every random choice.")]
 ViewOption = Annotated[
