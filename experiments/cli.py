@@ -12,20 +12,24 @@ from typer.core import TyperGroup
 from experiments.cli_cache import cache_app
 from experiments.cli_run import demo, run_app
 from experiments.options import (
+    AbilitiesOption,
     AlphasOption,
     BatchOption,
     CacheArgument,
     COption,
     DeviceOption,
     DtypeOption,
+    ExamOption,
     FoldsOption,
     GroupOption,
+    InjectOption,
     JsonOption,
     MapOption,
     ModelOption,
     NewTokensOption,
     NumberOption,
     OutFolder,
+    PaperOption,
     RandomOption,
     SeedOption,
     SourceOption,
@@ -35,6 +39,7 @@ from experiments.options import (
     numbers,
     open_items,
     read_probe_of,
+    source_options,
 )
 from interp.errors import InterpError
 from interp.vocabulary import ANSWER_CONDITIONS, Store
@@ -92,23 +97,38 @@ def sources(json: JsonOption = False) -> None:
     print_table("Item sources", ("source", "what it yields", "licence"), rows)
 
 
-@app.command(epilog="Example: interp items facts:capitals --n 20 --out items.jsonl")
+@app.command(epilog="Example: interp items avalon --n 408 --seed 1 --out items.jsonl")
 def items(
     source: Annotated[str, typer.Argument(help="Item source, NAME or NAME:ARGUMENT.")],
     n: NumberOption = None,
     seed: SeedOption = 0,
     view: ViewOption = None,
     map_: MapOption = None,
+    inject_truth: InjectOption = False,
+    abilities: AbilitiesOption = None,
+    rules_exam: ExamOption = False,
+    expect_paper: PaperOption = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="JSONL file; default: standard output.")
     ] = None,
 ) -> None:
-    """Write items, one JSON object a line."""
+    """Write items, one JSON object a line.
+
+    The flags below --map are options of the source. Other commands take them inside the source:
+    --source avalon:inject-truth or avalon:abilities=perspective_taking.
+    """
     from json import dumps
 
     from experiments.console import note
     from interp.items import item_to_record, write_items
 
+    source = source_options(
+        source,
+        inject_truth=inject_truth,
+        abilities=abilities,
+        rules_exam=rules_exam,
+        expect_paper=expect_paper,
+    )
     opened, found = open_items(source, view, n, seed, map_)
     if out is None:
         for item in found:

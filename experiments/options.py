@@ -52,8 +52,25 @@ ModelOption = Annotated[
 SourceOption = Annotated[
     str, typer.Option("--source", help="Item source, NAME or NAME:ARGUMENT; see `interp sources`.")
 ]
+InjectOption = Annotated[
+    bool,
+    typer.Option("--inject-truth", help="Put the gold verdict into each prompt (where offered)."),
+]
+AbilitiesOption = Annotated[
+    str | None,
+    typer.Option("--abilities", metavar="A,B", help="Only these abilities (avalon)."),
+]
+ExamOption = Annotated[
+    bool, typer.Option("--rules-exam", help="Rule-recall statements instead (avalon).")
+]
+PaperOption = Annotated[
+    bool, typer.Option("--expect-paper", help="Refuse other counts than the paper's.")
+]
 NumberOption = Annotated[
-    int | None, typer.Option("--n", help="How many items; default: all of a file, or 200.")
+    int | None,
+    typer.Option(
+        "--n", help="How many items; default: the whole file, or the source's own number."
+    ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of every random choice.")]
 ViewOption = Annotated[
@@ -104,6 +121,29 @@ def field_map(pairs: list[str] | None) -> dict[str, str]:
             )
         result[field] = column
     return result
+
+
+def source_options(
+    source: str,
+    *,
+    inject_truth: bool,
+    abilities: str | None,
+    rules_exam: bool,
+    expect_paper: bool,
+) -> str:
+    """The source with the flags written into it, so that every command takes the same text."""
+    from interp.registry import with_options
+
+    options: dict[str, str | None] = {}
+    if abilities is not None:
+        options["abilities"] = "+".join(part.strip() for part in abilities.split(","))
+    if inject_truth:
+        options["inject-truth"] = None
+    if rules_exam:
+        options["rules-exam"] = None
+    if expect_paper:
+        options["expect-paper"] = None
+    return with_options(source, options)
 
 
 def open_items(

@@ -16,7 +16,7 @@ from interp.items import Item, Message, read_items
 from interp.prompts import true_false_messages
 from interp.registry import register_source
 
-__all__ = ["FIELDS", "CsvSource", "JsonlSource"]
+__all__ = ["FIELDS", "CsvSource", "JsonlSource", "parse_label", "sample_groups"]
 
 FIELDS: Final = ("statement", "label", "item_id", "group_id", "category", "setup", "history")
 """What a column can be mapped to. `statement` and `label` are needed, the rest is optional."""
@@ -31,7 +31,8 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON number")
 
 
-def _parse_label(value: object, where: str) -> bool:
+def parse_label(value: object, where: str) -> bool:
+    """A file's truth value as a bool; anything but 0, 1, true and false is refused."""
     label = _LABELS.get(str(value).strip().casefold())
     if label is None:
         raise SourceError(f"{where}: the label is {value!r}; expected 0, 1, true or false.")
@@ -81,7 +82,7 @@ def _items_of_rows(
 
     for number, (where, row) in enumerate(rows):
         statement = text(row, where, "statement", None) or ""
-        label = _parse_label(
+        label = parse_label(
             row.get(columns["label"]), f"{path}, {where}, column {columns['label']!r}"
         )
         setup, history = text(row, where, "setup", None), text(row, where, "history", None)
@@ -108,7 +109,7 @@ def _items_of_rows(
         )
 
 
-def _sample(items: tuple[Item, ...], n: int | None, seed: int, name: str) -> tuple[Item, ...]:
+def sample_groups(items: tuple[Item, ...], n: int | None, seed: int, name: str) -> tuple[Item, ...]:
     """`n` of the items, whole groups in a seeded order (the last one cut), in file order."""
     if n is None or n == len(items):
         return items
@@ -143,7 +144,7 @@ class _FileSource(ABC):
     def items(self, *, view: str, n: int | None, seed: int) -> tuple[Item, ...]:
         """All rows in file order, or `n` of them in whole groups drawn with `seed`."""
         try:
-            return _sample(tuple(self.read(view)), n, seed, self.name)
+            return sample_groups(tuple(self.read(view)), n, seed, self.name)
         except (UnicodeDecodeError, csv.Error) as error:
             raise SourceError(
                 f"{self.path} cannot be read as a UTF-8 {self.kind} file ({error})."
