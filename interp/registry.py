@@ -30,9 +30,7 @@ __all__ = [
 
 ENTRY_POINT_GROUP: Final = "interp.item_sources"
 _BUILTIN_MODULES: Final = (
-    "interp.sources.avalon.bench",
-    "interp.sources.avalon.nlu",
-    "interp.sources.avalon.source",
+    "interp.sources.avalon",
     "interp.sources.facts",
     "interp.sources.tabular",
 )
