@@ -1,0 +1,204 @@
+"""The audit itself: from a path to verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from interp.adapters.base import BaseModel, open_base
+from interp.adapters.budget import read_budget
+from interp.adapters.delta import LowRank
+from interp.adapters.findings import Finding, finding, named
+from interp.adapters.locate import AdapterFolder, find_adapters
+from interp.adapters.measure import measure
+from interp.adapters.read import OpenAdapter, open_adapter, read_updates
+from interp.adapters.results import AdapterAudit, ModuleAudit, total
+from interp.adapters.updates import Update
+from interp.adapters.verdict import explain, judge, judge_budget
+from interp.errors import AdapterError
+
+__all__ = ["audit_adapter", "audit_path"]
+
+_ORDER = {"error": 0, "warning": 1, "info": 2}
+_UNCERTAIN = ("rewritten_base", "unsupported_method", "unsupported_option")
+
+
+def audit_path(
+    path: Path | str,
+    *,
+    base: Path | str | None = None,
+    initial: Path | str | None = None,
+    device: str = "cpu",
+    progress: Callable[[str], None] = lambda _: None,
+) -> tuple[AdapterAudit, ...]:
+    """Audit every adapter at a path: one folder, one checkpoint, or all checkpoints of a run.
+
+    Args:
+        path: a PEFT adapter, a trainer's checkpoint, or a run folder.
+        base: folder of the base model; without it there are no relative figures.
+        initial: the adapter as it was before training, for initialisations that rewrite the base.
+        device: where the arithmetic runs.
+        progress: called with the name of each parameter that is done.
+
+    Returns:
+        one audit an adapter, checkpoints in the order of their steps.
+
+    Raises:
+        AdapterError: the path does not exist or holds no adapter; the base cannot be read.
+    """
+    folders = find_adapters(Path(path))
+    return tuple(
+        audit_adapter(folder, base=base, initial=initial, device=device, progress=progress)
+        for folder in folders
+    )
+
+
+def audit_adapter(
+    folder: AdapterFolder,
+    *,
+    base: Path | str | None = None,
+    initial: Path | str | None = None,
+    device: str = "cpu",
+    progress: Callable[[str], None] = lambda _: None,
+) -> AdapterAudit:
+    """Audit one adapter; arguments as for `audit_path`."""
+    with (
+        open_adapter(folder) as adapter,
+        nullcontext() if base is None else open_base(Path(base)) as opened_base,
+    ):
+        findings = list(adapter.findings)
+        budget, found = read_budget(folder.trainer_state)
+        findings += found
+        start = None
+        if initial is not None:
+            start = _initial_factors(Path(initial))
+            findings = [f for f in findings if f.code != "rewritten_base"]
+        modules: list[ModuleAudit] = []
+        with _one_thread():
+            for update in read_updates(adapter, opened_base):
+                if start is not None:
+                    update = _subtracted(update, start)
+                init = adapter.config.init if adapter.config else ""
+                measured, found_here = measure(update, init=init, device=device)
+                modules.append(measured)
+                findings += found_here
+                progress(update.name)
+        if opened_base is not None:
+            findings += _about_base(adapter, opened_base, modules)
+    findings += _about_saved(adapter, modules)
+    uncertain = any(f.code in _UNCERTAIN for f in findings)
+    judgement = judge(modules, findings, indeterminate=uncertain)
+    reach, found_budget = judge_budget(budget, modules, judgement.verdict)
+    findings += [*judgement.findings, *found_budget]
+    findings = sorted(dict.fromkeys(findings), key=lambda f: _ORDER[f.severity])
+    return AdapterAudit(
+        path=folder.path,
+        method=None if adapter.config is None else adapter.config.method,
+        step=folder.step,
+        verdict=judgement.verdict,
+        summary=explain(judgement, findings),
+        findings=tuple(findings),
+        totals=total(modules),
+        modules=tuple(modules),
+        budget={} if budget is None else {**budget.to_json(), **reach},
+    )
+
+
+def _initial_factors(path: Path) -> dict[str, LowRank]:
+    folders = find_adapters(path)
+    if len(folders) != 1:
+        raise AdapterError(f"{path} holds {len(folders)} adapters; expected the initial one alone.")
+    with open_adapter(folders[0]) as adapter:
+        return {
+            update.name: update.delta
+            for update in read_updates(adapter, None)
+            if isinstance(update.delta, LowRank)
+        }
+
+
+def _subtracted(update: Update, start: dict[str, LowRank]) -> Update:
+    """s(BA − B₀A₀) as one product of rank 2r; other updates stay as they are."""
+    delta, first = update.delta, start.get(update.name)
+    if not isinstance(delta, LowRank):
+        return update
+    fits = first is not None and (
+        first.left.shape[:2] == delta.left.shape[:2] and first.n_columns == delta.n_columns
+    )
+    if first is None or not fits:
+        raise AdapterError(
+            f"The initial adapter has no factors that fit {update.name}. Give the adapter that "
+            f"this very run started from."
+        )
+    still = (
+        first.left.shape == delta.left.shape
+        and bool(torch.equal(first.left, delta.left))
+        and bool(torch.equal(first.right, delta.right))
+    )
+    together = LowRank(
+        torch.cat((delta.left * delta.scale, first.left * -first.scale), dim=2),
+        torch.cat((delta.right, first.right), dim=1),
+        1.0,
+    )
+    # What B has moved from is not zero, so the budget's bounds do not apply to it.
+    return replace(update, delta=together, starts_zero=still, fixed=None)
+
+
+def _about_base(adapter: OpenAdapter, base: BaseModel, modules: list[ModuleAudit]) -> list[Finding]:
+    findings = []
+    config = adapter.config
+    saved = ("saved", "bias")
+    absent = [
+        m.name
+        for m in modules
+        if m.kind not in saved and base.find(m.name) is None and base.get(m.name) is None
+    ]
+    if absent:
+        findings.append(
+            finding(
+                "module_absent_from_base",
+                f"{len(absent)} of {len(modules)} are not in {base.path}: {named(absent)}.",
+            )
+        )
+    # A folder of the Hub's cache has the name further up.
+    named_base = "" if config is None else config.base_model
+    if Path(named_base).name not in str(base.path.resolve()):
+        findings.append(
+            finding("base_overridden", f"The config names {named_base}, not {base.path}.")
+        )
+    ends = ("embed_tokens.weight", "wte.weight", "lm_head.weight")
+    tied = [m.name for m in modules if m.name.endswith(ends) and not m.starts_zero]
+    if base.tied and tied:
+        findings.append(finding("tied_embeddings", f"The base ties {named(tied)}."))
+    return findings
+
+
+def _about_saved(adapter: OpenAdapter, modules: list[ModuleAudit]) -> list[Finding]:
+    """Base tensors that are saved without having been asked for in the config."""
+    config = adapter.config
+    if config is None:
+        return []
+    asked = config.modules_to_save
+    extra = [
+        m.name
+        for m in modules
+        if m.kind == "saved"
+        and not any(m.module == name or f".{name}" in f".{m.module}" for name in asked)
+    ]
+    if not extra:
+        return []
+    return [finding("base_tensors_saved", f"The file holds base tensors: {named(extra)}.")]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """One thread inside a module: for matrices this thin, several only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
