@@ -32,8 +32,13 @@ def audit(
         typer.Argument(metavar="PATH…", help="Adapter folder, checkpoint-N, or run folder."),
     ],
     base: Annotated[
-        Path | None,
-        typer.Option("--base", help="Folder of the base model; gives relative figures."),
+        str | None,
+        typer.Option(
+            "--base",
+            metavar="MODEL",
+            help="Base model, for relative figures: a folder, or the id of a model in the local "
+            "Hugging Face cache.",
+        ),
     ] = None,
     initial: Annotated[
         Path | None,
@@ -58,10 +63,11 @@ def audit(
     from interp.adapters.audit import audit_path
     from interp.adapters.results import audit_to_json, write_audits
 
+    folder = None if base is None else _base_folder(base)
     audits = [
         found
         for path in paths
-        for found in audit_path(path, base=base, initial=initial, device=device)
+        for found in audit_path(path, base=folder, initial=initial, device=device)
     ]
     if json:
         print_json([audit_to_json(found) for found in audits])
@@ -78,6 +84,23 @@ def audit(
         note(f"Written to {out}")
     if any(found.verdict in failing for found in audits):
         raise typer.Exit(3)
+
+
+def _base_folder(model: str) -> Path:
+    """A folder as it is, or where the local Hugging Face cache keeps a model; no download."""
+    if Path(model).exists():
+        return Path(model)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        name, _, revision = model.partition("@")
+        return Path(snapshot_download(name, revision=revision or None, local_files_only=True))
+    except (HFValidationError, LocalEntryNotFoundError) as error:
+        raise AdapterError(
+            f"--base {model} is neither a folder nor a model in the local Hugging Face cache. "
+            f"Download it (hf download {model}) or give the folder of its weights."
+        ) from error
 
 
 def _verdicts(text: str) -> frozenset[str]:

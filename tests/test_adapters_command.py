@@ -94,6 +94,8 @@ def test_exit_codes(paper: Path, tmp_path: Path) -> None:
     missing = run(tmp_path / "nowhere")
     assert missing.exit_code == 2 and "There is no" in missing.stderr
     assert run(tmp_path).exit_code == 2
+    unknown = run(paper, "--base", "nobody/nothing")
+    assert unknown.exit_code == 2 and "local Hugging Face cache" in unknown.stderr
     wrong = run(paper, "--fail-on", "negligable")
     assert wrong.exit_code == 2 and "Did you mean negligible" in wrong.stderr
 

@@ -115,6 +115,30 @@ def test_an_untrained_adapter_whose_saved_head_moved_is_not_untrained(tmp_path: 
     assert one(tmp_path / "adapter", base=tmp_path / "base").verdict in ("effective", "extreme")
 
 
+def test_a_new_head_is_not_called_a_missing_base(tmp_path: Path) -> None:
+    config = L(r=4, target_modules=["q_proj"], modules_to_save=["lm_head"])
+    save_case(tmp_path, llama, config, scale=0)
+    base = tmp_path / "base" / "model.safetensors"
+    save_file({n: t for n, t in load_file(base).items() if "lm_head" not in n}, base)
+    audit = one(tmp_path / "adapter", base=tmp_path / "base")
+    assert audit.verdict == "indeterminate"
+    (found,) = (f for f in audit.findings if f.code == "saved_tensors_unverified")
+    assert "not in the base" in found.message and "--base" not in found.remedy
+
+
+def test_a_final_adapter_takes_the_state_of_its_last_checkpoint(trained: Path) -> None:
+    for step in (5, 20):
+        folder = trained / "adapter" / f"checkpoint-{step}"
+        folder.mkdir()
+        for file in ("adapter_config.json", "adapter_model.safetensors"):
+            (folder / file).write_bytes((trained / "adapter" / file).read_bytes())
+        state = {"global_step": step, "log_history": [{"step": step, "learning_rate": 1e-4}]}
+        (folder / "trainer_state.json").write_text(json.dumps(state))
+    audits = audit_path(trained / "adapter")
+    assert [audit.step for audit in audits] == [5, 20, None]
+    assert [audit.budget["n_steps"] for audit in audits] == [5, 20, 20]
+
+
 def test_embedding_factors_start_at_zero_the_other_way_round(tmp_path: Path) -> None:
     save_case(tmp_path, tied, L(r=4, target_modules=["embed_tokens"]), scale=0)
     audit = one(tmp_path / "adapter", base=tmp_path / "base")

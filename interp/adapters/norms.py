@@ -14,7 +14,11 @@ __all__ = ["Spectrum", "core_singular_values", "max_abs", "max_abs_of", "norm_of
 _EXACT_SIDE: Final = 512
 """Full-rank updates up to this size get all singular values; larger ones the largest only."""
 
-_POWER_STEPS: Final = 60
+_POWER_STEPS: Final = 40
+_POWER_TOLERANCE: Final = 1e-6
+
+_HELD_ELEMENTS: Final = 2**27
+"""Larger full-rank updates (whole vocabularies) are computed anew in every step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +93,23 @@ def _from_values(
 
 def _largest(delta: Delta) -> torch.Tensor:
     """The largest singular value, by power iteration on ΔWᵀΔW; (1,) float64."""
+    ranges = list(blocks(delta))
+    small = delta.n_rows * delta.n_columns <= _HELD_ELEMENTS
+    held = [delta.rows(*block) for block in ranges] if small else None
     generator = torch.Generator().manual_seed(0)
     vector = torch.randn(delta.n_columns, dtype=torch.float64, generator=generator)
-    size = torch.zeros(1, dtype=torch.float64)
-    matrix = torch.cat([delta.rows(*block) for block in blocks(delta)])
-    vector = vector.to(matrix.device, matrix.dtype)
+    vector = vector / vector.norm()
+    size = 0.0
     for _ in range(_POWER_STEPS):
-        image = matrix @ vector
-        vector = matrix.T @ (image / image.norm().clamp_min(1e-300))
-        before, size = size, vector.norm().double().reshape(1).cpu()
-        if float(size) == 0 or abs(float(before - size)) <= 1e-7 * float(size):
+        image = torch.zeros(delta.n_columns, dtype=torch.float64)
+        for place, block in enumerate(ranges):
+            rows = held[place] if held is not None else delta.rows(*block)
+            image += (rows.T @ (rows @ vector.to(rows.device, rows.dtype))).double().cpu()
+        before, size = size, float(image.norm()) ** 0.5
+        if size == 0 or abs(size - before) <= _POWER_TOLERANCE * size:
             break
-        vector = vector / vector.norm()
-    return size
+        vector = image / image.norm()
+    return torch.tensor([size], dtype=torch.float64)
 
 
 def max_abs(delta: Delta, elements: int = BLOCK_ELEMENTS) -> float:

@@ -22,8 +22,14 @@ def saved_update(name: str, module: str, tensor: torch.Tensor, context: Context)
     kind: Kind = "bias" if name.endswith("bias") and config.bias != "none" else "saved"
     origin = None if context.base is None else context.base.get(name)
     if origin is None:
-        # Nothing to compare with: no base was given, or the tensor is new (a fresh head).
-        return Update(name, module, kind, complete=False)
+        if context.base is None:
+            return Update(name, module, kind, complete=False)
+        unknown = finding(
+            "saved_tensors_unverified",
+            f"{name} is not in the base.",
+            remedy="A new head has nothing to be compared with: judge it by the task.",
+        )
+        return Update(name, module, kind, complete=False, findings=(unknown,))
     findings = []
     if tensor.shape != origin.shape:
         if tensor.ndim != 2 or origin.ndim != 2 or tensor.shape[1] != origin.shape[1]:

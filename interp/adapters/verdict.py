@@ -66,9 +66,12 @@ def judge(
         return Judgement("untrained", "nothing has moved from its initial value", 0.0, noted)
     sizes = [(_size(module), module) for module in modules]
     known = [(size, module) for size, module in sizes if size is not None]
+    # A saved tensor that the base does not have has said so itself.
+    said = any(found.code == "saved_tensors_unverified" for found in findings)
     unknown = [module for module in modules if not module.complete]
+    opened = tuple(f for f in _open(unknown) if not (said and f.code == "saved_tensors_unverified"))
     if not known:
-        noted = (*noted, *_open(unknown))
+        noted = (*noted, *opened)
         return Judgement("indeterminate", "no change can be computed", None, noted)
     (rank, ratio), module = max(known, key=lambda item: item[0])
     basis = (
@@ -77,9 +80,9 @@ def judge(
         else f"the largest entry of ΔW is {module.max_abs_delta:.2g} ({module.name})"
     )
     if unknown and _SIZES[rank] in ("negligible", "weak"):
-        return Judgement("indeterminate", basis, ratio, (*noted, *_open(unknown)))
+        return Judgement("indeterminate", basis, ratio, (*noted, *opened))
     if unknown:
-        noted = (*noted, *_open(unknown))
+        noted = (*noted, *opened)
     if _SIZES[rank] == "extreme":
         noted = (*noted, finding("extreme_update", f"{basis[0].upper()}{basis[1:]}."))
     return Judgement(_SIZES[rank], basis, ratio, noted)
