@@ -18,7 +18,7 @@ from interp.files import read_json
 
 __all__ = ["draw_adapters", "draw_heat_map", "draw_spectrum", "draw_trajectory"]
 
-_WEIGHTS: Final = ("linear", "conv", "experts", "dora", "method", "embedding")
+_WEIGHTS: Final = ("linear", "conv", "experts", "dora", "method", "embedding", "saved")
 _LABELS: Final = {"relative": "ρ = ‖ΔW‖_F/‖W‖_F", "max_abs_delta": "max|ΔW|"}
 
 
@@ -56,6 +56,7 @@ def draw_adapters(folder: Path) -> tuple[Path, ...]:
 def draw_heat_map(audit: Mapping[str, Any]) -> Figure | None:
     """Layer × projection: ρ where the base was given, max|ΔW| where not."""
     modules = [m for m in audit["modules"] if m["layer"] is not None and m["kind"] in _WEIGHTS]
+    modules = [m for m in modules if m["shape"] is None or min(m["shape"]) > 1]
     measure = _measure(modules)
     if measure is None:
         return None

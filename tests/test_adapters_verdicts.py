@@ -355,6 +355,28 @@ def test_paths_without_an_adapter(tmp_path: Path, trained: Path) -> None:
         audit_path(trained / "adapter", base=tmp_path / "nowhere")
 
 
+def test_full_fine_tunes(tmp_path: Path) -> None:
+    """Against a base in bfloat16, steps that its rounding swallows leave no trace."""
+    torch.manual_seed(0)
+    model = llama().bfloat16()
+    model.save_pretrained(tmp_path / "base")
+    before = {n: t.clone() for n, t in model.state_dict().items()}
+    model.save_pretrained(tmp_path / "same")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 1e-3)
+    model.save_pretrained(tmp_path / "tuned")
+    assert one(tmp_path / "same", base=tmp_path / "base").verdict == "untrained"
+    audit = one(tmp_path / "tuned", base=tmp_path / "base")
+    assert audit.verdict == "effective" and audit.method == "FULL"
+    after = model.state_dict()
+    assert {m.name for m in audit.modules} == set(after)
+    for module in audit.modules:
+        delta = after[module.name].double() - before[module.name].double()
+        assert module.frobenius == pytest.approx(float(delta.norm()), rel=1e-6)
+        assert module.max_abs_delta == pytest.approx(float(delta.abs().max()), rel=1e-6)
+
+
 def test_a_run_is_a_trajectory_in_the_order_of_steps(tmp_path: Path) -> None:
     for step, scale in ((10, 0.1), (9, 0.01), (100, 0.3)):
         folder = tmp_path / "case" / str(step)

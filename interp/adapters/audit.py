@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +10,10 @@ from pathlib import Path
 import torch
 
 from interp.adapters.base import BaseModel, open_base
-from interp.adapters.budget import read_budget
+from interp.adapters.budget import Budget, read_budget
 from interp.adapters.delta import LowRank
 from interp.adapters.findings import Finding, finding, named
+from interp.adapters.full import FULL, full_files, full_updates
 from interp.adapters.locate import AdapterFolder, find_adapters
 from interp.adapters.measure import measure
 from interp.adapters.read import OpenAdapter, open_adapter, read_updates
@@ -21,7 +22,7 @@ from interp.adapters.updates import Update
 from interp.adapters.verdict import explain, judge, judge_budget
 from interp.errors import AdapterError
 
-__all__ = ["audit_adapter", "audit_path"]
+__all__ = ["audit_adapter", "audit_full", "audit_path"]
 
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 _UNCERTAIN = ("rewritten_base", "unsupported_method", "unsupported_option")
@@ -38,7 +39,8 @@ def audit_path(
     """Audit every adapter at a path: one folder, one checkpoint, or all checkpoints of a run.
 
     Args:
-        path: a PEFT adapter, a trainer's checkpoint, or a run folder.
+        path: a PEFT adapter, a trainer's checkpoint, or a run folder; with `base` also a fully
+            fine-tuned model.
         base: folder of the base model; without it there are no relative figures.
         initial: the adapter as it was before training, for initialisations that rewrite the base.
         device: where the arithmetic runs.
@@ -50,7 +52,12 @@ def audit_path(
     Raises:
         AdapterError: the path does not exist or holds no adapter; the base cannot be read.
     """
-    folders = find_adapters(Path(path))
+    try:
+        folders = find_adapters(Path(path))
+    except AdapterError:
+        if base is None or not full_files(Path(path)):
+            raise
+        return (audit_full(Path(path), base=base, device=device, progress=progress),)
     return tuple(
         audit_adapter(folder, base=base, initial=initial, device=device, progress=progress)
         for folder in folders
@@ -77,31 +84,74 @@ def audit_adapter(
         if initial is not None:
             start = _initial_factors(Path(initial))
             findings = [f for f in findings if f.code != "rewritten_base"]
-        modules: list[ModuleAudit] = []
-        with _one_thread():
-            for update in read_updates(adapter, opened_base):
-                if start is not None:
-                    update = _subtracted(update, start)
-                init = adapter.config.init if adapter.config else ""
-                measured, found_here = measure(update, init=init, device=device)
-                modules.append(measured)
-                findings += found_here
-                progress(update.name)
+        updates = read_updates(adapter, opened_base)
+        if start is not None:
+            updates = (_subtracted(update, start) for update in updates)
+        init = adapter.config.init if adapter.config else ""
+        modules, found = _measured(updates, init, device, progress)
+        findings += found
         if opened_base is not None:
             findings += _about_base(adapter, opened_base, modules)
     findings += _about_saved(adapter, modules)
+    method = None if adapter.config is None else adapter.config.method
+    return _concluded(folder.path, method, folder.step, modules, findings, budget)
+
+
+def audit_full(
+    folder: Path,
+    *,
+    base: Path | str,
+    device: str = "cpu",
+    progress: Callable[[str], None] = lambda _: None,
+) -> AdapterAudit:
+    """Audit a full fine-tune: the difference of two model folders, streamed.
+
+    Raises:
+        AdapterError: one of them cannot be read.
+    """
+    with open_base(folder) as tuned, open_base(Path(base)) as opened_base:
+        budget, findings = read_budget(
+            state if (state := folder / "trainer_state.json").is_file() else None
+        )
+        updates = full_updates(tuned.tensors, opened_base)
+        modules, found = _measured(updates, "", device, progress)
+    return _concluded(folder, FULL, None, modules, findings + found, budget)
+
+
+def _measured(
+    updates: Iterable[Update], init: str, device: str, progress: Callable[[str], None]
+) -> tuple[list[ModuleAudit], list[Finding]]:
+    modules: list[ModuleAudit] = []
+    findings: list[Finding] = []
+    with _one_thread():
+        for update in updates:
+            module, found = measure(update, init=init, device=device)
+            modules.append(module)
+            findings += found
+            progress(update.name)
+    return modules, findings
+
+
+def _concluded(
+    path: Path,
+    method: str | None,
+    step: int | None,
+    modules: list[ModuleAudit],
+    findings: list[Finding],
+    budget: Budget | None,
+) -> AdapterAudit:
     uncertain = any(f.code in _UNCERTAIN for f in findings)
     judgement = judge(modules, findings, indeterminate=uncertain)
-    reach, found_budget = judge_budget(budget, modules, judgement.verdict)
-    findings += [*judgement.findings, *found_budget]
-    findings = sorted(dict.fromkeys(findings), key=lambda f: _ORDER[f.severity])
+    reach, found = judge_budget(budget, modules, judgement.verdict)
+    together = dict.fromkeys([*findings, *judgement.findings, *found])
+    ordered = sorted(together, key=lambda f: _ORDER[f.severity])
     return AdapterAudit(
-        path=folder.path,
-        method=None if adapter.config is None else adapter.config.method,
-        step=folder.step,
+        path=path,
+        method=method,
+        step=step,
         verdict=judgement.verdict,
-        summary=explain(judgement, findings),
-        findings=tuple(findings),
+        summary=explain(judgement, ordered),
+        findings=tuple(ordered),
         totals=total(modules),
         modules=tuple(modules),
         budget={} if budget is None else {**budget.to_json(), **reach},

@@ -64,7 +64,8 @@ def find_adapters(path: Path) -> tuple[AdapterFolder, ...]:
         return tuple(found)
     if any(path.glob("model*.safetensors")) or (path / "pytorch_model.bin").is_file():
         raise AdapterError(
-            f"{path} holds a full model, not an adapter. Give the adapter that was trained on it."
+            f"{path} holds a full model, not an adapter. Give the adapter that was trained "
+            f"on it, or the base model too (--base), to compare the two models."
         )
     raise AdapterError(
         f"{path} holds neither an adapter ({CONFIG}, {_WEIGHTS[0]}) nor checkpoints of one. "

@@ -105,7 +105,8 @@ def read_updates(adapter: OpenAdapter, base: BaseModel | None) -> Iterator[Updat
             continue
         for key, tensor in read.items():
             if key.part == "saved":
-                yield saved_update(f"{module}.{key.leaf}", module, tensor, context)
+                bias = key.leaf == "bias" and config.bias != "none"
+                yield saved_update(f"{module}.{key.leaf}", module, tensor, base, bias=bias)
         parts = {
             f"{key.part}.bias" if key.leaf == "bias" else key.part: tensor
             for key, tensor in read.items()

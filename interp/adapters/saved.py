@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
+from interp.adapters.base import BaseModel
 from interp.adapters.delta import Dense, Layout, to_matrix
 from interp.adapters.findings import finding
 from interp.adapters.updates import Context, Group, Kind, Update, misfit, working
@@ -13,16 +14,24 @@ from interp.adapters.updates import Context, Group, Kind, Update, misfit, workin
 __all__ = ["saved_update", "token_updates"]
 
 
-def saved_update(name: str, module: str, tensor: torch.Tensor, context: Context) -> Update:
+def saved_update(
+    name: str, module: str, tensor: torch.Tensor, base: BaseModel | None, *, bias: bool
+) -> Update:
     """A tensor that stands in for the base's parameter of the same name.
 
     A vocabulary that was resized is compared on the rows that both have.
+
+    Args:
+        name: of the parameter.
+        module: that it belongs to.
+        tensor: its new value.
+        base: None if not given: then the change is not known.
+        bias: whether it is a bias that was trained as one.
     """
-    config = context.config
-    kind: Kind = "bias" if name.endswith("bias") and config.bias != "none" else "saved"
-    origin = None if context.base is None else context.base.get(name)
+    kind: Kind = "bias" if bias else "saved"
+    origin = None if base is None else base.get(name)
     if origin is None:
-        if context.base is None:
+        if base is None:
             return Update(name, module, kind, complete=False)
         unknown = finding(
             "saved_tensors_unverified",
