@@ -125,7 +125,15 @@ def _measured(
     findings: list[Finding] = []
     with _one_thread():
         for update in updates:
-            module, found = measure(update, init=init, device=device)
+            try:
+                module, found = measure(update, init=init, device=device)
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, IndexError, ValueError) as error:
+                # Rows of ΔW are computed on demand, so a misfit may show only here.
+                broken = finding("bad_shape", f"{update.name}: cannot be computed ({error}).")
+                module, found = measure(replace(update, delta=None), init=init, device=device)
+                found = (*found, broken)
             modules.append(module)
             findings += found
             progress(update.name)

@@ -136,7 +136,8 @@ def parse_config(raw: Mapping[str, Any]) -> tuple[AdapterConfig | None, list[Fin
         return None, [finding("config_unreadable", "The config has no peft_type.")]
     method = method.upper()
     lora = method == "LORA"
-    rank, alpha = raw.get("r"), raw.get("lora_alpha", raw.get("alpha"))
+    rank = raw.get("r")
+    alpha = raw.get("alpha" if method in ("LOHA", "LOKR") else "lora_alpha")
     if lora and rank is None:
         findings.append(finding("rank_missing", "The config has no r."))
     if lora and alpha is None:

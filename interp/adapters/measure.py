@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Final
 
 import torch
 
@@ -16,6 +17,8 @@ from interp.adapters.thresholds import SINGULAR_VALUES_KEPT
 from interp.adapters.updates import Update
 
 __all__ = ["Merge", "measure", "merge_shares"]
+
+_ONE_FACTOR_ZERO: Final = ("true", "gaussian", "eva")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,35 +136,41 @@ def _factors(audit: ModuleAudit, update: Update, init: str) -> ModuleAudit:
     a, b = update.a, update.b
     if a is None or b is None:
         return audit
-    moving_a = update.kind == "embedding" or init == "mica"
-    moving, start = (a, b) if moving_a else (b, a)
-    reach_max = reach_frobenius = None
-    if update.fixed is not None and update.scaling is not None and init != "mica":
-        fixed = update.fixed.double()
-        scaling = abs(update.scaling)
-        reach_max = scaling * float(fixed.abs().sum(dim=-1).max())
-        # Each output row of ΔW is bᵀ·fixedᵀ with |b_k| ≤ 1, so at most √r · σ₁(fixed) long.
-        largest = torch.linalg.matrix_norm(torch.linalg.qr(fixed, mode="r").R, ord=2)
-        n_rows, rank = moving.numel() // (fixed.shape[0] * fixed.shape[2]), fixed.shape[2]
-        reach_frobenius = scaling * math.sqrt(n_rows * rank) * float(largest.norm())
-    return replace(
+    audit = replace(
         audit,
         a_norm=norm_of(a),
         b_norm=norm_of(b),
         max_abs_a=max_abs_of(a),
         max_abs_b=max_abs_of(b),
+    )
+    moving, start = (a, b) if update.kind == "embedding" else (b, a)
+    # Only where one factor is known to have started at zero do its entries tell how far it moved.
+    if update.fixed is None or update.scaling is None or init not in _ONE_FACTOR_ZERO:
+        return audit
+    audit = replace(
+        audit,
         a_init_ratio=_init_ratio(start, update, init),
         moved_norm=norm_of(moving),
         moved_max=max_abs_of(moving),
         n_moved=moving.numel(),
-        reach_max=reach_max,
-        reach_frobenius=reach_frobenius,
+    )
+    if update.kind == "dora":
+        # The magnitudes move too: a bound on B bounds nothing.
+        return audit
+    fixed, scaling = update.fixed.double(), abs(update.scaling)
+    # Each output row of ΔW is bᵀ·fixedᵀ with |b_k| ≤ 1, so at most √r · σ₁(fixed) long.
+    largest = torch.linalg.matrix_norm(torch.linalg.qr(fixed, mode="r").R, ord=2)
+    n_rows, rank = moving.numel() // (fixed.shape[0] * fixed.shape[2]), fixed.shape[2]
+    return replace(
+        audit,
+        reach_max=scaling * float(fixed.abs().sum(dim=-1).max()),
+        reach_frobenius=scaling * math.sqrt(n_rows * rank) * float(largest.norm()),
     )
 
 
 def _init_ratio(start: torch.Tensor, update: Update, init: str) -> float | None:
     """‖A‖ over √E‖A‖² at PEFT's initialisation; None where that is not a fixed distribution."""
-    if update.kind == "method" or init not in ("true", "gaussian"):
+    if init == "eva":
         return None
     if update.kind == "embedding":
         expected = float(start.numel())  # standard normal

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import torch
+
 from interp.adapters.base import BaseModel
 from interp.adapters.config import AdapterConfig, read_config
 from interp.adapters.findings import Finding, finding, named
@@ -18,6 +20,7 @@ from interp.adapters.methods import BUILDERS, unsupported_options
 from interp.adapters.saved import saved_update, token_updates
 from interp.adapters.tensors import Tensors, open_tensors
 from interp.adapters.updates import Context, Group, Update
+from interp.errors import AdapterError
 
 __all__ = ["OpenAdapter", "open_adapter", "read_updates"]
 
@@ -85,11 +88,15 @@ def read_updates(adapter: OpenAdapter, base: BaseModel | None) -> Iterator[Updat
         return
     context = Context(config, base)
     tensors = adapter.tensors
-    shared = {
-        key.part: tensors.get(key.key)
-        for key in adapter.keys
-        if key.part in _SHARED and not key.module
-    }
+    shared: dict[str, torch.Tensor] = {}
+    for key in adapter.keys:
+        # RandLora repeats the shared bases in every module: these copies are only checked.
+        if key.part in _SHARED and 0 not in tensors.shape(key.key):
+            tensor = _wide(tensors.get(key.key))
+            if not bool(tensor.isfinite().all()):
+                yield _not_finite(key.module, [key.key])
+            if not key.module:
+                shared[key.part] = tensor
     groups: dict[tuple[str, int], list[ParsedKey]] = {}
     for key in adapter.keys:
         if key.part not in _SHARED:
@@ -97,11 +104,10 @@ def read_updates(adapter: OpenAdapter, base: BaseModel | None) -> Iterator[Updat
     for (module, depth), keys in sorted(groups.items(), key=lambda item: _order(item[0])):
         if any(0 in tensors.shape(key.key) for key in keys):
             continue
-        read = {key: tensors.get(key.key) for key in keys}
+        read = {key: _wide(tensors.get(key.key)) for key in keys}
         broken = [key.key for key, tensor in read.items() if not bool(tensor.isfinite().all())]
         if broken:
-            found = finding("non_finite", f"NaN or infinity in {named(broken)}.")
-            yield Update(f"{module}.weight", module, "linear", findings=(found,))
+            yield _not_finite(module, broken)
             continue
         for key, tensor in read.items():
             if key.part == "saved":
@@ -116,12 +122,24 @@ def read_updates(adapter: OpenAdapter, base: BaseModel | None) -> Iterator[Updat
             yield from _built(Group(module, depth, parts, shared), context)
 
 
+def _not_finite(module: str, names: list[str]) -> Update:
+    found = finding("non_finite", f"NaN or infinity in {named(names)}.")
+    return Update(f"{module}.weight", module, "linear", findings=(found,))
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """Floats of one byte have no arithmetic: widened."""
+    return tensor.float() if tensor.is_floating_point() and tensor.element_size() < 2 else tensor
+
+
 def _built(group: Group, context: Context) -> Iterator[Update]:
     tokens = "trainable_tokens_delta" in group.tensors
     builder = token_updates if tokens else BUILDERS[context.config.method]
     try:
         yield from builder(group, context)
-    except (KeyError, IndexError, RuntimeError) as error:
+    except torch.OutOfMemoryError:
+        raise
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AdapterError) as error:
         found = finding("bad_shape", f"{group.module}: the tensors do not fit together ({error}).")
         yield Update(f"{group.module}.weight", group.module, "linear", findings=(found,))
 

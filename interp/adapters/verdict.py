@@ -150,15 +150,17 @@ def judge_budget(
     if budget is None:
         return {}, ()
     moving = [m for m in modules if m.moved_norm is not None and m.n_moved]
+    other = [m for m in modules if m.moved_norm is None and not m.starts_zero]
     count = sum(m.n_moved or 0 for m in moving)
     rms = math.hypot(*(m.moved_norm or 0.0 for m in moving)) / math.sqrt(count) if count else None
     walk = budget.lr_root_square
     kappa = rms / walk if rms is not None and walk > 0 else None
-    reach = _reach(budget, moving)
+    # What else is trained (saved modules, biases, magnitudes) has no bound here.
+    reach = None if other else _reach(budget, moving)
     capped = None if reach is None else reach < 1
     found = []
     small = verdict in ("negligible", "weak", "untrained")
-    if capped:
+    if capped and small:
         found.append(
             finding(
                 "lr_capped",
@@ -228,7 +230,8 @@ def explain(judgement: Judgement, findings: Sequence[Finding]) -> str:
         why = "" if reason is None else f"; cause: {reason.message.rstrip('.')}{_advice(reason)}"
         return f"Whether this adapter changes its base cannot be told: {basis}{why}."
     if judgement.verdict == "untrained":
-        return f"This adapter is its base: {basis}{tail}{advice}."
+        idle = "; try: check that its parameters require gradients and reach the optimiser"
+        return f"This adapter is its base: {basis}{tail}{advice or idle}."
     if judgement.verdict == "negligible":
         return f"This adapter will decode like its base: {basis}{tail}{advice}.{gain}"
     if judgement.verdict == "weak":
