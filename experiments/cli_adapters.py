@@ -64,11 +64,10 @@ def audit(
     from interp.adapters.results import audit_to_json, write_audits
 
     folder = None if base is None else _base_folder(base)
-    audits = [
-        found
-        for path in paths
-        for found in audit_path(path, base=folder, initial=initial, device=device)
-    ]
+    audits: list[AdapterAudit] = []
+    for path in paths:
+        note(f"Auditing {path}")
+        audits += audit_path(path, base=folder, initial=initial, device=device)
     if json:
         print_json([audit_to_json(found) for found in audits])
     else:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -25,6 +28,7 @@ from interp.errors import AdapterError
 __all__ = ["audit_adapter", "audit_full", "audit_path"]
 
 _ORDER = {"error": 0, "warning": 1, "info": 2}
+_MOST_WORKERS = 4  # each holds a module's factors, its base weight and a block of ΔW
 _UNCERTAIN = ("rewritten_base", "unsupported_method", "unsupported_option")
 
 
@@ -121,23 +125,33 @@ def audit_full(
 def _measured(
     updates: Iterable[Update], init: str, device: str, progress: Callable[[str], None]
 ) -> tuple[list[ModuleAudit], list[Finding]]:
+    """Figures of all updates, a few at a time where torch may use several threads."""
     modules: list[ModuleAudit] = []
     findings: list[Finding] = []
-    with _one_thread():
-        for update in updates:
-            try:
-                module, found = measure(update, init=init, device=device)
-            except torch.OutOfMemoryError:
-                raise
-            except (RuntimeError, IndexError, ValueError) as error:
-                # Rows of ΔW are computed on demand, so a misfit may show only here.
-                broken = finding("bad_shape", f"{update.name}: cannot be computed ({error}).")
-                module, found = measure(replace(update, delta=None), init=init, device=device)
-                found = (*found, broken)
-            modules.append(module)
-            findings += found
-            progress(update.name)
+    work = partial(_measured_one, init=init, device=device)
+    pending = iter(updates)
+    with _one_thread_each() as n_workers, ThreadPoolExecutor(n_workers) as pool:
+        # In batches, so that no more tensors are held than are worked on.
+        while batch := list(islice(pending, n_workers)):
+            for module, found in pool.map(work, batch):
+                modules.append(module)
+                findings += found
+                progress(module.name)
     return modules, findings
+
+
+def _measured_one(
+    update: Update, *, init: str, device: str
+) -> tuple[ModuleAudit, tuple[Finding, ...]]:
+    try:
+        return measure(update, init=init, device=device)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, IndexError, ValueError) as error:
+        # Rows of ΔW are computed on demand, so a misfit may show only here.
+        broken = finding("bad_shape", f"{update.name}: cannot be computed ({error}).")
+        module, found = measure(replace(update, delta=None), init=init, device=device)
+        return module, (*found, broken)
 
 
 def _concluded(
@@ -252,11 +266,14 @@ def _about_saved(adapter: OpenAdapter, modules: list[ModuleAudit]) -> list[Findi
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """One thread inside a module: for matrices this thin, several only wait for each other."""
+def _one_thread_each() -> Iterator[int]:
+    """One thread inside a module, several modules at a time; yields how many.
+
+    For matrices this thin, threads that share one product mostly wait for each other.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        yield min(before, _MOST_WORKERS)
     finally:
         torch.set_num_threads(before)
