@@ -121,6 +121,22 @@ def test_training_arguments_are_read_without_unpickling(tmp_path: Path) -> None:
     assert budget is not None and budget.adam_bound is None and budget.seed == 11
 
 
+def test_the_optimizer_s_own_state(tmp_path: Path) -> None:
+    """β from it where there are no arguments; the larger rate of LoRA+ counts."""
+    slow, fast = (torch.nn.Parameter(torch.zeros(2)) for _ in range(2))
+    optimizer = torch.optim.AdamW(
+        [{"params": [slow], "lr": 1e-3}, {"params": [fast], "lr": 16e-3}], betas=(0.9, 0.95)
+    )
+    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+    budget, _ = read_budget(state(tmp_path))
+    assert budget is not None and budget.beta2 == 0.95
+    assert math.isclose(budget.lr_sum, 16 * 4e-3)
+    assert budget.optimizer == "adam (from optimizer.pt)"
+    torch.save({"param_groups": Bomb()}, tmp_path / "optimizer.pt")
+    budget, _ = read_budget(state(tmp_path))
+    assert budget is not None and budget.optimizer == "adamw (assumed)"
+
+
 class Bomb:
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return (exec, ("raise SystemExit('executed')",))

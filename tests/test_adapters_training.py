@@ -61,3 +61,11 @@ def test_a_trainer_s_run(run: Path) -> None:
         assert budget["lr_capped"] is False
         assert budget["grad_norm"]["last"] > 0
     assert audits[2].budget["n_steps"] == 6
+
+
+def test_without_arguments_the_optimizer_s_state_serves(run: Path) -> None:
+    (before,) = audit_path(run / "run" / "checkpoint-4")
+    (run / "run" / "checkpoint-4" / "training_args.bin").unlink()
+    (after,) = audit_path(run / "run" / "checkpoint-4")
+    assert after.budget["optimizer"] == "adam (from optimizer.pt)"
+    assert after.budget["adam_bound"] == before.budget["adam_bound"]

@@ -14,7 +14,7 @@ import torch
 from adapter_models import llama, save_case, tied
 from safetensors.torch import load_file, save_file
 
-from interp.adapters import AdapterAudit, audit_path
+from interp.adapters import AdapterAudit, audit_path, audit_to_json
 from interp.adapters.thresholds import NEGLIGIBLE_RHO, WEAK_RHO
 from interp.errors import AdapterError
 
@@ -259,6 +259,8 @@ def test_broken_tensors(code: str, trained: Path) -> None:
         ({"r": 8}, "rank_mismatch", "broken"),
         ({"peft_type": None}, "config_unreadable", "broken"),
         ({"r": "four"}, "config_unreadable", "broken"),
+        ({"lora_alpha": float("inf")}, "config_unreadable", "broken"),
+        ({"lora_alpha": 1e300}, "non_finite", "broken"),
         ({"rank_pattern": {"q_proj": 2}}, "rank_mismatch", "broken"),
         ({"lora_alpha": 0}, "alpha_zero", "negligible"),
         ({"lora_alpha": None}, "alpha_missing", "effective"),
@@ -275,6 +277,17 @@ def test_configs(changes: dict[str, object], code: str, verdict: str, trained: P
     audit = one(trained / "adapter")
     assert code in codes(audit)
     assert audit.verdict == verdict
+    json.dumps(audit_to_json(audit), allow_nan=False)
+
+
+def test_a_damaged_base_gives_no_relative_figures(trained: Path) -> None:
+    file = trained / "base" / "model.safetensors"
+    tensors = load_file(file)
+    tensors["model.layers.0.self_attn.q_proj.weight"][0, 0] = float("nan")
+    save_file(tensors, file)
+    audit = one(trained / "adapter", base=trained / "base")
+    assert "base_not_finite" in codes(audit)
+    assert sum(m.relative is None for m in audit.modules) == 1
 
 
 def test_a_sound_adapter_has_no_findings(trained: Path) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import pickletools
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,14 @@ from numpy.typing import NDArray
 
 from interp.adapters.findings import Finding, finding
 
-__all__ = ["Budget", "adam_bounds", "read_budget", "read_training_arguments", "step_rates"]
+__all__ = [
+    "Budget",
+    "adam_bounds",
+    "read_budget",
+    "read_parameter_groups",
+    "read_training_arguments",
+    "step_rates",
+]
 
 _BETAS: Final = (0.9, 0.999)
 _MOST_STEPS: Final = 10_000_000
@@ -115,42 +123,31 @@ def read_budget(state: Path | None) -> tuple[Budget | None, list[Finding]]:
             for entry in entries
             if entry.get("learning_rate") is not None and "step" in entry
         }
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         return None, [finding("trainer_state_unreadable", f"{state}: {error!r}.")]
     logged = {step: lr for step, lr in logged.items() if math.isfinite(lr) and lr >= 0}
     if not logged or not 0 < n_steps <= _MOST_STEPS:
         return None, []
-    arguments = read_training_arguments(state.parent / "training_args.bin")
-    betas = (arguments.get("adam_beta1"), arguments.get("adam_beta2"))
-    beta1, beta2 = (
-        float(beta) if isinstance(beta, float) and 0 <= beta < 1 else usual
-        for beta, usual in zip(betas, _BETAS, strict=True)
-    )
-    if beta2 <= 0:
-        beta2 = _BETAS[1]
-    optimizer = arguments.get("optim")
-    name = optimizer if isinstance(optimizer, str) else "adamw (assumed)"
-    rates = step_rates(logged, n_steps)
-    seed = arguments.get("seed")
+    used = _optimizer(state.parent)
+    # The trainer logs the rate of the first parameter group; another group may have a larger one.
+    rates = step_rates(logged, n_steps) * used.ratio
     budget = Budget(
         n_steps=n_steps,
         n_logged=len(logged),
         lr_sum=float(rates.sum()),
         lr_root_square=float(np.sqrt(np.square(rates).sum())),
-        adam_bound=float((rates * adam_bounds(n_steps, beta1, beta2)).sum())
-        if "adam" in name and "adamax" not in name
+        adam_bound=float((rates * adam_bounds(n_steps, used.beta1, used.beta2)).sum())
+        if "adam" in used.name and "adamax" not in used.name
         else None,
-        optimizer=name,
-        beta1=beta1,
-        beta2=beta2,
-        seed=seed if isinstance(seed, int) else None,
+        optimizer=used.name,
+        beta1=used.beta1,
+        beta2=used.beta2,
+        seed=used.seed,
         grad_norm=_summary(_column(entries, "grad_norm")),
         reward=_summary(_column(entries, "reward")),
         history={
-            "step": _column(entries, "step"),
-            "learning_rate": _column(entries, "learning_rate"),
-            "grad_norm": _column(entries, "grad_norm"),
-            "reward": _column(entries, "reward"),
+            name: _column(entries, name)
+            for name in ("step", "learning_rate", "grad_norm", "reward")
         },
     )
     norms = [value for value in budget.history["grad_norm"] if value is not None]
@@ -159,6 +156,62 @@ def read_budget(state: Path | None) -> tuple[Budget | None, list[Finding]]:
             finding("no_learning_signal", f"All {len(norms)} logged gradient norms are 0.")
         ]
     return budget, []
+
+
+@dataclass(frozen=True, slots=True)
+class _Optimizer:
+    """What is known of the optimiser.
+
+    Attributes:
+        name: of the optimiser.
+        beta1: decay of the first moment.
+        beta2: decay of the second moment.
+        ratio: largest initial rate of a parameter group over that of the first.
+        seed: of the run.
+    """
+
+    name: str
+    beta1: float
+    beta2: float
+    ratio: float
+    seed: int | None
+
+
+def _optimizer(folder: Path) -> _Optimizer:
+    """From `training_args.bin` and `optimizer.pt`, as far as they are there."""
+    arguments = read_training_arguments(folder / "training_args.bin")
+    groups = read_parameter_groups(folder / "optimizer.pt")
+    name = arguments.get("optim")
+    betas: Any = groups[0].get("betas") if groups else None
+    if name is None:
+        name = "adamw (assumed)" if betas is None else "adam (from optimizer.pt)"
+    if not (isinstance(betas, list | tuple) and len(betas) == 2):
+        betas = (arguments.get("adam_beta1"), arguments.get("adam_beta2"))
+    beta1, beta2 = (
+        float(beta) if isinstance(beta, float | int) and 0 <= beta < 1 else usual
+        for beta, usual in zip(betas, _BETAS, strict=True)
+    )
+    if beta2 == 0:
+        beta2 = _BETAS[1]
+    rates = [group.get("initial_lr", group.get("lr")) for group in groups]
+    known = [float(rate) for rate in rates if isinstance(rate, float) and math.isfinite(rate)]
+    ratio = max(known) / known[0] if known and known[0] > 0 else 1.0
+    seed = arguments.get("seed")
+    return _Optimizer(str(name), beta1, beta2, ratio, seed if isinstance(seed, int) else None)
+
+
+def read_parameter_groups(path: Path) -> list[Mapping[str, Any]]:
+    """`param_groups` of a saved optimiser, read with `weights_only`; empty if that fails."""
+    if not path.is_file():
+        return []
+    import torch
+
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (pickle.UnpicklingError, OSError, EOFError, RuntimeError, ValueError, KeyError):
+        return []
+    groups = loaded.get("param_groups") if isinstance(loaded, Mapping) else None
+    return [g for g in groups if isinstance(g, Mapping)] if isinstance(groups, list) else []
 
 
 def _column(entries: Sequence[Mapping[str, Any]], name: str) -> list[float | None]:

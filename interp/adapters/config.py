@@ -147,6 +147,8 @@ def parse_config(raw: Mapping[str, Any]) -> tuple[AdapterConfig | None, list[Fin
     r = PEFT_DEFAULT_RANK if rank is None else int(rank)
     if lora and r < 1:
         raise ValueError(f"r is {r}; expected at least 1")
+    if alpha is not None and not math.isfinite(float(alpha)):
+        raise ValueError(f"alpha is {alpha}; expected a finite number")
     patterns = {
         name: _numbers(raw.get(name)) if method != "ADALORA" else {}
         for name in ("rank_pattern", "alpha_pattern")

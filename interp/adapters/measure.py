@@ -96,6 +96,9 @@ def measure(
         noted = finding("base_quantized", f"{update.name} is stored as {update.origin.dtype}.")
         return audit, (*update.findings, noted)
     merge = merge_shares(delta, to_matrix(update.origin, update.layout), device=device)
+    if not math.isfinite(merge.base_norm):
+        noted = finding("base_not_finite", f"{update.name} of the base holds NaN or infinity.")
+        return audit, (*update.findings, noted)
     return replace(
         audit,
         base_norm=merge.base_norm,

@@ -169,15 +169,29 @@ def _most(values: Iterable[float | None]) -> float | None:
 
 
 def audit_to_json(audit: AdapterAudit) -> dict[str, Any]:
-    """The object that scripts rely on: path, verdict, findings, totals, modules, budget."""
-    return {
-        "path": str(audit.path),
-        "verdict": audit.verdict,
-        "findings": [asdict(found) for found in audit.findings],
-        "totals": asdict(audit.totals),
-        "modules": [asdict(module) for module in audit.modules],
-        "budget": audit.budget,
-    }
+    """The object that scripts rely on: path, verdict, findings, totals, modules, budget.
+
+    JSON has no infinity and no NaN: they become null.
+    """
+    value: dict[str, Any] = _finite(
+        {
+            "path": str(audit.path),
+            "verdict": audit.verdict,
+            "findings": [asdict(found) for found in audit.findings],
+            "totals": asdict(audit.totals),
+            "modules": [asdict(module) for module in audit.modules],
+            "budget": audit.budget,
+        }
+    )
+    return value
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_audits(folder: Path, audits: Sequence[AdapterAudit]) -> tuple[Path, Path]:
