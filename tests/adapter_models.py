@@ -12,7 +12,9 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
+    GptOssConfig,
     LlamaConfig,
+    MixtralConfig,
     Qwen3MoeConfig,
 )
 
@@ -56,6 +58,39 @@ def experts() -> torch.nn.Module:
             vocab_size=40,
         )
     )
+
+
+def mixtral() -> torch.nn.Module:
+    """Its files call the experts otherwise than its modules do."""
+    return AutoModelForCausalLM.from_config(MixtralConfig(**_EXPERTS, intermediate_size=12))
+
+
+def turned_experts() -> torch.nn.Module:
+    """Experts stored (E, in, out), not square."""
+    return AutoModelForCausalLM.from_config(GptOssConfig(**_EXPERTS, intermediate_size=12))
+
+
+def square_gate() -> torch.nn.Module:
+    """The same with a square gate_up_proj, whose shape does not tell how it is stored."""
+    return AutoModelForCausalLM.from_config(GptOssConfig(**_EXPERTS, intermediate_size=8))
+
+
+def square_down() -> torch.nn.Module:
+    """The same with a square down_proj."""
+    return AutoModelForCausalLM.from_config(GptOssConfig(**_EXPERTS, intermediate_size=16))
+
+
+_EXPERTS: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "vocab_size": 40,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "sliding_window": 8,
+}
 
 
 class Convolutions(torch.nn.Module):

@@ -8,7 +8,18 @@ from pathlib import Path
 import peft
 import pytest
 import torch
-from adapter_models import Convolutions, experts, gpt2, llama, save_case, tied
+from adapter_models import (
+    Convolutions,
+    experts,
+    gpt2,
+    llama,
+    mixtral,
+    save_case,
+    square_down,
+    square_gate,
+    tied,
+    turned_experts,
+)
 
 from interp.adapters.base import open_base
 from interp.adapters.config import AdapterConfig
@@ -58,6 +69,13 @@ LORA: dict[str, tuple[Callable[[], torch.nn.Module], peft.PeftConfig]] = {
         experts,
         L(r=2, target_modules=Q, target_parameters=EXPERTS, rank_pattern={"experts.down_proj": 3}),
     ),
+    **{
+        f"experts of {build.__name__}": (
+            build,
+            L(r=2, lora_alpha=3, target_modules=Q, target_parameters=EXPERTS[::-1]),
+        )
+        for build in (mixtral, turned_experts, square_gate, square_down)
+    },
     "layers": (llama, L(r=4, target_modules=LINEAR, layers_to_transform=[1])),
     "exclude": (llama, L(r=4, target_modules=LINEAR, exclude_modules=["v_proj"])),
     "orthogonal": (llama, L(r=4, target_modules=Q, init_lora_weights="orthogonal")),
@@ -133,6 +151,7 @@ def computed(folder: Path, expected: dict[str, torch.Tensor]) -> dict[str, torch
         for update in read_updates(opened, base):
             assert update.findings == (), update.name
             assert update.complete, update.name
+            assert update.origin is not None, update.name
             delta = full_delta(update, tuple(expected[update.name].shape))
             found[update.name] = found.get(update.name, 0) + delta
     return found

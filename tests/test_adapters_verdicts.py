@@ -290,6 +290,18 @@ def test_a_damaged_base_gives_no_relative_figures(trained: Path) -> None:
     assert sum(m.relative is None for m in audit.modules) == 1
 
 
+@pytest.mark.parametrize("form", ["weight", "qweight"])
+def test_a_quantised_base_is_not_another_base(form: str, trained: Path) -> None:
+    file = trained / "base" / "model.safetensors"
+    name = "model.layers.0.self_attn.q_proj."
+    tensors = load_file(file)
+    del tensors[f"{name}weight"]
+    tensors[name + form] = torch.zeros(128, 1, dtype=torch.uint8)
+    save_file(tensors, file)
+    audit = one(trained / "adapter", base=trained / "base")
+    assert audit.verdict == "effective" and "base_quantized" in codes(audit)
+
+
 def test_a_sound_adapter_has_no_findings(trained: Path) -> None:
     """The control for all of the above."""
     assert codes(one(trained / "adapter")) == set()

@@ -222,12 +222,12 @@ def _subtracted(update: Update, start: dict[str, LowRank]) -> Update:
 def _about_base(adapter: OpenAdapter, base: BaseModel, modules: list[ModuleAudit]) -> list[Finding]:
     findings = []
     config = adapter.config
-    saved = ("saved", "bias")
-    absent = [
-        m.name
-        for m in modules
-        if m.kind not in saved and base.find(m.name) is None and base.get(m.name) is None
-    ]
+    missing = [m.name for m in modules if m.kind not in ("saved", "bias") and m.base_norm is None]
+    missing = [name for name in missing if base.get(name) is None]
+    packed = [name for name in missing if base.quantized(name)]
+    absent = [name for name in missing if name not in packed]
+    if packed:
+        findings.append(finding("base_quantized", f"Not in floating point: {named(packed)}."))
     if absent:
         findings.append(
             finding(

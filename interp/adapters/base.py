@@ -28,6 +28,8 @@ _UNFUSED: Final = {
     "gate_up_proj": (("gate_proj", "up_proj"), ("w1", "w3")),
     "down_proj": (("down_proj",), ("w2",)),
 }
+# Models whose modules are called otherwise than the tensors in their files.
+_RENAMED: Final = ((".mlp.", ".block_sparse_moe."),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +56,33 @@ class BaseModel:
         """
         if name in self.tensors:
             return name
-        found = self.by_tail.get(_tail(name), [])
-        if len(found) == 1:
-            return found[0]
+        for called in (name, *(name.replace(ours, files) for ours, files in _RENAMED)):
+            found = self.by_tail.get(_tail(called), [])
+            if len(found) == 1:
+                return found[0]
         if self.tied and name.endswith(("lm_head.weight", "embed_out.weight")):
             return next((n for n in self.tensors if n.endswith(_EMBEDDINGS)), None)
         return None
 
     def get(self, name: str) -> torch.Tensor | None:
-        """The tensor that a module calls `name`; fused experts are put together."""
+        """The tensor that a module calls `name`; fused experts are put together.
+
+        None if there is none, or if it is stored in a form that takes more than its own numbers
+        to read (integers, floats of one byte).
+        """
         found = self.find(name)
-        return self.tensors.get(found) if found is not None else self._experts(name)
+        tensor = self.tensors.get(found) if found is not None else self._experts(name)
+        if tensor is None or not tensor.is_floating_point() or tensor.element_size() < 2:
+            return None
+        return tensor
+
+    def quantized(self, name: str) -> bool:
+        """Whether a parameter is there in a quantised form only."""
+        if self.get(name) is not None:
+            return False
+        module = name.removesuffix(".weight")
+        forms = (name, f"{module}.qweight", f"{name}_blocks", f"{module}.weight_packed")
+        return any(self.find(form) is not None for form in forms)
 
     def _experts(self, name: str) -> torch.Tensor | None:
         module, _, parameter = name.rpartition(".")

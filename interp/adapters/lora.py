@@ -192,6 +192,8 @@ def _experts(group: Group, context: Context, targets: list[str]) -> Update:
     left = b.to(dtype).reshape(b.shape[0], rank, n_experts).permute(2, 0, 1)
     shape = None if origin is None else tuple(origin.shape)
     layout = layout_of(shape, b.shape[0], a.shape[1], config)
+    if shape is not None and shape[-1] == shape[-2] and _stored_transposed(group, context):
+        layout = "transposed"
     fits = origin is None or origin.numel() == n_experts * b.shape[0] * a.shape[1]
     if layout is None or not fits:
         return misfit(group, str((n_experts, b.shape[0], a.shape[1])), shape)
@@ -210,6 +212,21 @@ def _experts(group: Group, context: Context, targets: list[str]) -> Update:
         fixed=right.transpose(1, 2),
         origin=origin,
     )
+
+
+def _stored_transposed(group: Group, context: Context) -> bool:
+    """Whether square experts are stored (E, in, out), which only their siblings can tell.
+
+    gate_up_proj (2·inner by d_model) is wide and down_proj square, or the other way round: stored
+    plainly either has more rows than columns, and turned it has fewer.
+    """
+    if context.base is None:
+        return False
+    for name in ("gate_up_proj", "down_proj"):
+        sibling = context.base.get(f"{group.module}.{name}")
+        if sibling is not None and sibling.shape[-1] != sibling.shape[-2]:
+            return bool(sibling.shape[-1] > sibling.shape[-2])
+    return False
 
 
 def _parameter(

@@ -92,9 +92,6 @@ def measure(
         ), (*update.findings, broken)
     if update.origin is None:
         return audit, update.findings
-    if not update.origin.is_floating_point() or update.origin.element_size() < 2:
-        noted = finding("base_quantized", f"{update.name} is stored as {update.origin.dtype}.")
-        return audit, (*update.findings, noted)
     merge = merge_shares(delta, to_matrix(update.origin, update.layout), device=device)
     if not math.isfinite(merge.base_norm):
         noted = finding("base_not_finite", f"{update.name} of the base holds NaN or infinity.")
