@@ -52,7 +52,9 @@ def audit(
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for JSON, CSV and figures.")
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="Where the arithmetic runs.")] = "cpu",
+    device: Annotated[
+        str, typer.Option("--device", help="Where the arithmetic runs; auto takes a GPU.")
+    ] = "cpu",
 ) -> None:
     """Say whether training changed the model, and if not, why. No model is built.
 
@@ -75,6 +77,8 @@ def audit(
             _print(found)
         if len(audits) > 1:
             _print_overview(audits)
+        if len(paths) > 1:
+            _print_pairs(paths)
     if out is not None:
         from figures.adapters import draw_adapters
 
@@ -194,6 +198,39 @@ def _print_overview(audits: list[AdapterAudit]) -> None:
         for a in audits
     ]
     print_table("All adapters", ("path", "verdict", "max|ΔW|", "‖ΔW‖_F", "ρ"), rows)
+
+
+def _print_pairs(paths: list[Path]) -> None:
+    """What the last adapters of several runs have in common, where that can be asked."""
+    from itertools import combinations
+    from statistics import median
+
+    from experiments.console import note, print_table
+    from interp.adapters.pairs import compare_runs
+
+    rows = []
+    for first, second in combinations(paths, 2):
+        try:
+            found = compare_runs(first, second)
+        except AdapterError as error:
+            note(f"Not compared: {error}")
+            continue
+        cosines = [pair.cosine for pair in found if pair.cosine is not None]
+        aligned = [pair.left_alignment for pair in found if pair.left_alignment is not None]
+        if cosines and aligned:
+            rows.append(
+                (
+                    first,
+                    second,
+                    len(found),
+                    f"{median(cosines):+.3f}",
+                    f"{median(aligned):.3f}",
+                    f"{median(pair.chance for pair in found):.3f}",
+                )
+            )
+    columns = ("run", "other run", "n", "cos(ΔW)", "|cos| of top left vectors", "chance")
+    if rows:
+        print_table("Runs side by side", columns, rows, caption="medians over the parameters")
 
 
 def _most(values: list[float | None] | list[int | None]) -> str:

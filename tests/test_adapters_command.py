@@ -96,6 +96,8 @@ def test_exit_codes(paper: Path, tmp_path: Path) -> None:
     assert run(tmp_path).exit_code == 2
     unknown = run(paper, "--base", "nobody/nothing")
     assert unknown.exit_code == 2 and "local Hugging Face cache" in unknown.stderr
+    nowhere = run(paper, "--device", "cuda:99")
+    assert nowhere.exit_code == 2 and "cannot be used" in nowhere.stderr
     wrong = run(paper, "--fail-on", "negligable")
     assert wrong.exit_code == 2 and "Did you mean negligible" in wrong.stderr
 
@@ -128,6 +130,18 @@ def test_files_and_figures(tmp_path: Path) -> None:
         for name in ("heat_map", "spectrum", "trajectory")
         for kind in ("png", "pdf")
     }
+
+
+def test_runs_side_by_side(tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 1), ("twin", 0)):
+        config = LoraConfig(r=2, target_modules=["q_proj"])
+        save_case(tmp_path / name, llama, config, scale=0.01, seed=seed)
+    runs = [tmp_path / name / "adapter" for name in ("a", "b", "twin")]
+    result = run(*runs, "--fail-on", "none")
+    assert result.exit_code == 0
+    # Two of the three pairs are evidence, the third started alike.
+    assert "Runs side by side" in result.stdout
+    assert result.stderr.count("Not compared:") == 1 and "started alike" in result.stderr
 
 
 def test_figures_are_drawn_from_the_file_alone(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def audit_path(
             fine-tuned model.
         base: folder of the base model; without it there are no relative figures.
         initial: the adapter as it was before training, for initialisations that rewrite the base.
-        device: where the arithmetic runs.
+        device: where the arithmetic runs: a device of torch, or `auto`.
         progress: called with the name of each parameter that is done.
 
     Returns:
@@ -56,6 +56,7 @@ def audit_path(
     Raises:
         AdapterError: the path does not exist or holds no adapter; the base cannot be read.
     """
+    device = _checked_device(device)
     try:
         folders = find_adapters(Path(path))
     except AdapterError:
@@ -178,6 +179,20 @@ def _concluded(
         modules=tuple(modules),
         budget={} if budget is None else {**budget.to_json(), **reach},
     )
+
+
+def _checked_device(device: str) -> str:
+    """The device itself, with `auto` resolved; raises before any work if it cannot be used."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise AdapterError(
+            f"The device {device!r} cannot be used ({str(error).splitlines()[0]}). Take cpu or "
+            f"auto."
+        ) from error
+    return device
 
 
 def _initial_factors(path: Path) -> dict[str, LowRank]:

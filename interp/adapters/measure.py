@@ -118,7 +118,7 @@ def merge_shares(delta: Delta, weight: torch.Tensor, *, device: str = "cpu") -> 
     """
     square, changed = 0.0, {torch.bfloat16: 0, torch.float16: 0}
     for start, stop in blocks(delta):
-        change = delta.rows(start, stop).float()
+        change = delta.rows(start, stop).float().to(device)
         block = weight[start:stop].to(device)
         square += float(torch.linalg.vector_norm(block, dtype=torch.float64)) ** 2
         for dtype in changed:
