@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from figures.style import COLOURS, new_figure, save, styled
 from interp.adapters.thresholds import NEGLIGIBLE_DELTA, NEGLIGIBLE_RHO, WEAK_DELTA, WEAK_RHO
@@ -19,7 +20,10 @@ from interp.files import read_json
 __all__ = ["draw_adapters", "draw_heat_map", "draw_spectrum", "draw_trajectory"]
 
 _WEIGHTS: Final = ("linear", "conv", "experts", "dora", "method", "embedding", "saved")
-_LABELS: Final = {"relative": "ρ = ‖ΔW‖_F/‖W‖_F", "max_abs_delta": "max|ΔW|"}
+_LABELS: Final = {
+    "relative": r"$\rho = \|\Delta W\|_F / \|W\|_F$",
+    "max_abs_delta": r"$\max |\Delta W|$",
+}
 
 
 def draw_adapters(folder: Path) -> tuple[Path, ...]:
@@ -77,6 +81,7 @@ def draw_heat_map(audit: Mapping[str, Any]) -> Figure | None:
         )
         figure.colorbar(image, ax=axes, label=_LABELS[measure])
     axes.set_yticks(range(len(names)), names)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("layer")
     axes.set_title(f"{_short(audit)}: {audit['verdict']}", fontsize=8, loc="left")
     return figure
@@ -114,30 +119,49 @@ def draw_spectrum(audit: Mapping[str, Any]) -> Figure | None:
 
 
 def draw_trajectory(audits: Sequence[Mapping[str, Any]]) -> Figure | None:
-    """The deciding size over the checkpoints of a run, with the thresholds of the verdict."""
-    points = [(_step(audit), audit) for audit in audits]
-    known = [step for step, _ in points if step is not None]
-    if not known or len(points) < 2:
-        return None
+    """Size of the change over the checkpoints of each run, with the thresholds of the verdict."""
     measure = _measure([audit["totals"] for audit in audits])
-    if measure is None:
+    runs: dict[str, list[tuple[int | None, float]]] = {}
+    for audit in audits:
+        run, step = _run_and_step(audit)
+        size = audit["totals"][measure] if measure else None
+        runs.setdefault(run, []).append((step, size or np.nan))
+    runs = {
+        run: points for run, points in runs.items() if sum(s is not None for s, _ in points) > 1
+    }
+    if measure is None or not runs:
         return None
-    # A final adapter without a number comes after the last checkpoint.
-    steps = [step if step is not None else max(known) for step, _ in points]
-    sizes = [audit["totals"][measure] or np.nan for _, audit in points]
     figure = new_figure(4.6, 3.0)
     axes = figure.add_subplot()
-    axes.plot(steps, sizes, marker="o", markersize=3, color=COLOURS["probe"])
+    palette = list(COLOURS.values())
+    for place, (run, points) in enumerate(runs.items()):
+        # A final adapter has no step: it is the last checkpoint, or close to it.
+        known = [(step, size) for step, size in points if step is not None]
+        axes.plot(
+            [step for step, _ in known],
+            [size for _, size in known],
+            marker="o",
+            markersize=3,
+            color=palette[place % len(palette)],
+            label=Path(run).name,
+        )
     limits = (NEGLIGIBLE_RHO, WEAK_RHO) if measure == "relative" else (NEGLIGIBLE_DELTA, WEAK_DELTA)
     for limit, name in zip(limits, ("negligible", "weak"), strict=True):
         axes.axhline(limit, color=COLOURS["control"], linestyle=":", linewidth=1)
         axes.annotate(
-            f"{name} below", (0, limit), xycoords=("axes fraction", "data"), fontsize=7, va="bottom"
+            f"{name} ↓",
+            (1, limit),
+            xycoords=("axes fraction", "data"),
+            fontsize=7,
+            va="top",
+            ha="right",
         )
     axes.set_yscale("log")
     axes.set_xlabel("optimiser step")
     axes.set_ylabel(_LABELS[measure])
     axes.set_title("Change of the weights over the run", fontsize=8, loc="left")
+    if len(runs) > 1:
+        axes.legend(fontsize=7)
     return figure
 
 
@@ -152,9 +176,10 @@ def _first(modules: Sequence[Mapping[str, Any]], module: Mapping[str, Any]) -> M
     return next(m for m in modules if m["projection"] == module["projection"])
 
 
-def _step(audit: Mapping[str, Any]) -> int | None:
-    match = re.search(r"checkpoint-(\d+)", str(audit["path"]))
-    return int(match[1]) if match else None
+def _run_and_step(audit: Mapping[str, Any]) -> tuple[str, int | None]:
+    path = str(audit["path"])
+    match = re.search(r"^(.*?)/?checkpoint-(\d+)", path)
+    return (match[1], int(match[2])) if match else (path, None)
 
 
 def _short(audit: Mapping[str, Any]) -> str:
