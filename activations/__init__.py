@@ -11,7 +11,7 @@ _run_path(str(_Path(__file__).parents[1] / "interp" / "guard.py"))["require_sibl
 from activations.answers import answer, forced_answers, forced_logits  # noqa: E402
 from activations.backend import Capture, Edit, ModelBackend, Prompt, VerdictIds  # noqa: E402
 from activations.cache import ActivationCache  # noqa: E402
-from activations.extract import describe_source, extract  # noqa: E402
+from activations.extraction import describe_source, extract  # noqa: E402
 from activations.hf import HFBackend  # noqa: E402
 from activations.load import load_backend  # noqa: E402
 from activations.spec import ModelSpec  # noqa: E402

@@ -56,6 +56,8 @@ class ModelSpec:
 
 
 def _locate(text: str) -> tuple[Kind, str, str, str | None]:
+    if not text.strip():
+        raise ModelError(f"--model is empty. {did_you_mean(text, ALIASES)}")
     if text == "smollm2":
         return "gguf", str(_smollm2_file()), "smollm2", None
     if text.startswith("gguf:"):
@@ -73,7 +75,7 @@ def _locate(text: str) -> tuple[Kind, str, str, str | None]:
     if path.is_file():
         hint = f" Write gguf:{text}." if path.suffix == ".gguf" else ""
         raise ModelError(f"{path} is a file; expected a model folder, gguf:PATH or a Hub id.{hint}")
-    if text.startswith(("/", "./", "../", "~")) or text.count("/") > 1 or not text.strip():
+    if text.startswith(("/", "./", "../", "~")) or text.count("/") > 1:
         raise ModelError(f"There is no model folder {text!r}. Check the path.")
     hub_id, _, revision = text.partition("@")
     if "/" not in hub_id:

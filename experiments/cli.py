@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,8 +32,10 @@ from experiments.options import (
     SourceOption,
     TokenOption,
     ViewOption,
+    layer_numbers,
     numbers,
     open_items,
+    read_probe_of,
 )
 from interp.errors import InterpError
 from interp.vocabulary import ANSWER_CONDITIONS, Store
@@ -50,11 +53,12 @@ class _Commands(TyperGroup):
             typer.echo(f"Error: {error}", err=True)
             raise typer.Exit(2) from error
         except OSError as error:
-            if error.filename is None:
+            if error.errno in (None, errno.EPIPE):
                 raise
+            what = error.filename or "A file"
             typer.echo(
-                f"Error: {error.filename} cannot be read or written ({error.strerror}). Check the "
-                f"path and its permissions.",
+                f"Error: {what} cannot be read or written ({error.strerror}). Check the path, its "
+                f"permissions and the space on the disk.",
                 err=True,
             )
             raise typer.Exit(2) from error
@@ -142,6 +146,7 @@ def extract(
     from activations import ModelSpec, describe_source, load_backend
     from activations import extract as run_extract
     from experiments.console import note, progress
+    from experiments.tables import verdict_note
 
     opened, found = open_items(source, view, n, seed, map_)
     spec = ModelSpec.parse(model, dtype=dtype, device=device, attn=attn)
@@ -151,11 +156,7 @@ def extract(
         len(found) * backend.n_layers * backend.d_model * (4 if store == "float32" else 2) / 2**20
     )
     note(f"{backend.n_layers} layers × d_model {backend.d_model}: a file of {size:.1f} MiB")
-    verdicts = backend.verdict_ids(backend.tokenize(found[:1]))
-    note(
-        f"Verdict logits are read at the ids {verdicts.true_id} ({verdicts.true_text!r}) and "
-        f"{verdicts.false_id} ({verdicts.false_text!r})"
-    )
+    note(verdict_note(backend, found))
     with progress("activations", len(found)) as advance:
         cache = run_extract(
             backend,
@@ -229,7 +230,6 @@ def direction(
     from activations import ActivationCache
     from experiments.console import note, print_json
     from interp.direction import write_direction
-    from probes import read_sweep
     from steering import fold_direction
 
     if (probe is None) != (without_fold is None):
@@ -237,9 +237,7 @@ def direction(
     with ActivationCache.open(file) as cache:
         training = None
         if probe is not None:
-            sweep = read_sweep(probe)
-            if sweep.item_id != cache.item_id:
-                raise InterpError(f"{probe} was made from other items than {file} holds.")
+            sweep = read_probe_of(cache, probe)
             if without_fold not in sweep.fold:
                 raise InterpError(f"{probe} has folds 0 to {sweep.fold.max()}; got {without_fold}.")
             training = sweep.fold != without_fold
@@ -264,7 +262,10 @@ def steer(
     model: ModelOption = "smollm2",
     layers: Annotated[
         str | None,
-        typer.Option("--layers", help="Fixed layers, comma-separated; default: nested, by fold."),
+        typer.Option(
+            "--layers",
+            help="Fixed layers, comma-separated, the first one is quoted; default: nested.",
+        ),
     ] = None,
     alphas: AlphasOption = "1",
     random_directions: RandomOption = 5,
@@ -278,15 +279,12 @@ def steer(
     from experiments.console import note, print_json, progress
     from experiments.expression_gap import signed_items
     from experiments.tables import print_steering
-    from probes import read_sweep
     from steering import sweep_steering, write_steering
 
     sizes = numbers(alphas, "--alphas")
-    fixed = None if layers is None else [int(value) for value in numbers(layers, "--layers")]
-    sweep = read_sweep(probe)
+    fixed = None if layers is None else layer_numbers(layers)
     with ActivationCache.open(file) as cache:
-        if sweep.item_id != cache.item_id:
-            raise InterpError(f"{probe} was made from other items than {file} holds.")
+        sweep = read_probe_of(cache, probe)
         manifest = cache.manifest["model"]
         spec = ModelSpec.parse(
             model,
@@ -338,13 +336,14 @@ def answer(
     from activations import ModelSpec, describe_source, load_backend
     from activations import answer as run_answer
     from experiments.console import note, print_json, progress
-    from experiments.tables import answer_rows, print_answers
+    from experiments.tables import answer_rows, print_answers, verdict_note
 
     conditions = ANSWER_CONDITIONS if condition == "both" else (condition,)
     opened, found = open_items(source, view, n, seed, map_)
     spec = ModelSpec.parse(model, dtype=dtype, device=device)
     note(f"Loading {spec.model_id} ({dtype}); {len(found)} items of {opened.name}")
     backend = load_backend(spec)
+    note(verdict_note(backend, found))
     with progress("answers", len(found) * len(conditions)) as advance:
         answers = run_answer(
             backend,

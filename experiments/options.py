@@ -7,12 +7,41 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interp.errors import InterpError
+from interp.errors import InterpError, ResultError
 from interp.vocabulary import Dtype, Grouping, TokenRule
 
 if TYPE_CHECKING:
+    from activations import ActivationCache
     from interp.items import Item
     from interp.registry import ItemSource
+    from probes import ProbeSweep
+
+__all__ = [
+    "AlphasOption",
+    "BatchOption",
+    "COption",
+    "CacheArgument",
+    "DeviceOption",
+    "DtypeOption",
+    "FoldsOption",
+    "GroupOption",
+    "JsonOption",
+    "MapOption",
+    "ModelOption",
+    "NewTokensOption",
+    "NumberOption",
+    "OutFolder",
+    "RandomOption",
+    "SeedOption",
+    "SourceOption",
+    "TokenOption",
+    "ViewOption",
+    "field_map",
+    "layer_numbers",
+    "numbers",
+    "open_items",
+    "read_probe_of",
+]
 
 ModelOption = Annotated[
     str,
@@ -26,7 +55,7 @@ SourceOption = Annotated[
 NumberOption = Annotated[
     int | None, typer.Option("--n", help="How many items; default: all of a file, or 200.")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="Seed of every random choice.")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of every random choice.")]
 ViewOption = Annotated[
     str | None, typer.Option("--view", help="View of the prompts; default: the source's first.")
 ]
@@ -50,13 +79,15 @@ AlphasOption = Annotated[
     typer.Option(
         "--alphas",
         help="Sizes, comma-separated, in multiples of the median residual norm at the layer. The "
-        "last one is quoted; 0 is always run.",
+        "last one is quoted, cells.csv has all; 0 is always run.",
     ),
 ]
 RandomOption = Annotated[
     int, typer.Option("--random-directions", help="Random directions, each in a ± pair.")
 ]
-NewTokensOption = Annotated[int, typer.Option("--max-new-tokens", help="Cut of greedy answers.")]
+NewTokensOption = Annotated[
+    int, typer.Option("--max-new-tokens", min=1, help="Cut of greedy answers.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 OutFolder = Annotated[Path, typer.Option("--out", help="Folder to write to.")]
 CacheArgument = Annotated[Path, typer.Argument(metavar="FILE.h5", help="Activation cache.")]
@@ -93,3 +124,32 @@ def numbers(text: str, option: str) -> tuple[float, ...]:
         raise InterpError(
             f"{option} is {text!r}; expected numbers separated by commas, for example 0,1,2."
         ) from error
+
+
+def layer_numbers(text: str) -> list[int]:
+    """Comma-separated layers."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InterpError(
+            f"--layers is {text!r}; expected layer numbers separated by commas, for example 10,15."
+        ) from error
+
+
+def read_probe_of(cache: ActivationCache, folder: Path) -> ProbeSweep:
+    """Read a probe folder and make sure that it was made from this very cache.
+
+    Raises:
+        ResultError: it was made from another one; the differing fields are named.
+    """
+    from activations.cache import manifest_differences
+    from probes import read_sweep
+
+    sweep = read_sweep(folder)
+    differences = manifest_differences(sweep.manifest, cache.manifest)
+    if differences:
+        raise ResultError(
+            f"{folder} was made from another cache than {cache.path}. Fields that differ (file: "
+            f"the probe, run: the cache): {'; '.join(differences)}. Run `interp probe` on this one."
+        )
+    return sweep

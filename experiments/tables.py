@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments.console import print_table, say
 from interp.grading import Answer, bare_verdict
@@ -12,7 +12,26 @@ from interp.items import Item
 from interp.records import RunRecord
 from interp.statistics import bootstrap_mean, score_decisions
 
-__all__ = ["answer_rows", "print_answers", "print_expression_gap", "print_probe", "print_steering"]
+if TYPE_CHECKING:
+    from activations import ModelBackend
+
+__all__ = [
+    "answer_rows",
+    "print_answers",
+    "print_expression_gap",
+    "print_probe",
+    "print_steering",
+    "verdict_note",
+]
+
+
+def verdict_note(backend: ModelBackend, items: Sequence[Item]) -> str:
+    """Which token ids the forced choice is read at."""
+    ids = backend.verdict_ids(backend.tokenize(items[:1]))
+    return (
+        f"Verdict logits are read after 'ANSWER:' at the ids {ids.true_id} ({ids.true_text!r}) and "
+        f"{ids.false_id} ({ids.false_text!r})"
+    )
 
 
 def _percent(value: float | None) -> str:
@@ -92,6 +111,11 @@ def print_steering(summary: Mapping[str, Any]) -> None:
         caption=f"Single random directions range from {_percent(low)} to {_percent(high)}; they "
         "use the same signs.",
     )
+    if summary["n_without_effect"]:
+        say(
+            f"{summary['n_without_effect']} items are steered at the last layer, where the last "
+            f"prompt token no longer reaches the verdict: they cannot change."
+        )
     say(summary["verdict"])
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ __all__ = [
     "require_file",
     "sha256_file",
     "sha256_json",
+    "write_csv",
     "write_json",
 ]
 
@@ -66,6 +68,14 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     with atomic_path(path) as aside:
         aside.write_text(text + "\n", encoding="utf-8")
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    """Write rows under a header of the first row's keys, atomically."""
+    with atomic_path(path) as aside, aside.open("w", encoding="utf-8", newline="") as handle:
+        writer = csv.DictWriter(handle, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:

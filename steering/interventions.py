@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from einops import einsum
 from torch import Tensor
 
 __all__ = ["add", "add_at"]
@@ -16,7 +17,8 @@ def add(hidden: Tensor, vectors: Tensor, coefficients: Tensor) -> Tensor:
         vectors: (n, d_model), unit norm.
         coefficients: (n,) in units of the residual stream, any sign; 0 leaves a row as it is.
     """
-    return hidden + (coefficients[:, None] * vectors).to(hidden.dtype)
+    added = einsum(coefficients, vectors, "n, n d_model -> n d_model")
+    return hidden + added.to(hidden.dtype)
 
 
 def add_at(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.errors import SteeringError
-from interp.files import atomic_path, write_json
+from interp.files import atomic_path, write_csv, write_json
 from interp.statistics import Estimate, bootstrap_mean, mcnemar_exact, score_decisions
 
 __all__ = ["BASELINE", "Cell", "SteeringSweep", "summarise", "write_steering"]
@@ -53,6 +52,8 @@ class SteeringSweep:
         item_id: (n_items,).
         label: (n_items,) of bool.
         group_id: (n_items,).
+        n_without_effect: items whose quoted layer is the last one. The verdict is read at a later
+            token, which sees the steered one only through the blocks above: there are none.
         quoted_alpha: the alpha that headline numbers are given for.
         quoted_layer: likewise, the layer.
         seed: of the random directions and intervals.
@@ -66,6 +67,7 @@ class SteeringSweep:
     item_id: tuple[str, ...]
     label: NDArray[np.bool_]
     group_id: tuple[str, ...]
+    n_without_effect: int
     quoted_alpha: float
     quoted_layer: str
     seed: int
@@ -117,18 +119,21 @@ def _row(sweep: SteeringSweep, index: int) -> dict[str, Any]:
 
 
 def _verdict(change: Estimate, beyond: Estimate) -> str:
-    if change.low <= 0:
-        moved = "Signed steering does not raise the model's accuracy beyond its interval"
-    else:
-        moved = "Signed steering raises the model's accuracy"
-    if beyond.low > 0:
-        than = "and by more than signing random directions does."
-    else:
-        than = "and not by more than signing random directions does."
+    """Two sentences that follow from the paired differences of signed steering."""
+
+    def points(e: Estimate) -> str:
+        return f"{100 * e.value:+.1f} points [{100 * e.low:+.1f}, {100 * e.high:+.1f}]"
+
+    def direction(e: Estimate, up: str, down: str, neither: str) -> str:
+        return up if e.low > 0 else down if e.high < 0 else neither
+
+    moved = direction(change, "raises", "lowers", "neither raises nor lowers")
+    than = direction(beyond, "more than", "less than", "no more and no less than")
     return (
-        f"{moved} ({100 * change.value:+.1f} points [{100 * change.low:+.1f}, "
-        f"{100 * change.high:+.1f}]), {than} The sign of each item is a probe's answer, so only "
-        f"what goes beyond signing a random direction is evidence."
+        f"Steering along the class mean, signed by the probe, {moved} the accuracy of the forced "
+        f"choice ({points(change)}). That is {than} signing random directions gives "
+        f"({points(beyond)}); the signs alone hand over the probe's answer, so only a lead over "
+        f"random directions is evidence."
     )
 
 
@@ -166,6 +171,7 @@ def summarise(sweep: SteeringSweep) -> dict[str, Any]:
         "n_items": len(sweep.item_id),
         "seed": sweep.seed,
         "quoted_layer": sweep.quoted_layer,
+        "n_without_effect": sweep.n_without_effect,
         "quoted_alpha": sweep.quoted_alpha,
         "quoted_alpha_absolute": float(sweep.alpha_absolute[signed]),
         "conditions": conditions,
@@ -181,7 +187,10 @@ def summarise(sweep: SteeringSweep) -> dict[str, Any]:
 
 def write_steering(folder: Path, sweep: SteeringSweep) -> dict[str, Any]:
     """Write `steer.h5`, `cells.csv` and, last, `steer.json`; returns the latter's content."""
+    summary = summarise(sweep)
     folder.mkdir(parents=True, exist_ok=True)
+    # The summary is the sign that a folder is finished, so an old one goes first.
+    (folder / "steer.json").unlink(missing_ok=True)
     text = h5py.string_dtype("utf-8")
     with atomic_path(folder / "steer.h5") as aside, h5py.File(aside, "w") as file:
         file.attrs["format"] = _FORMAT
@@ -190,14 +199,6 @@ def write_steering(folder: Path, sweep: SteeringSweep) -> dict[str, Any]:
         file["label"] = sweep.label.astype(np.int8)
         file["item_id"] = np.array(sweep.item_id, dtype=text)
         file["group_id"] = np.array(sweep.group_id, dtype=text)
-    rows = [_row(sweep, index) for index in range(len(sweep.cells))]
-    with (
-        atomic_path(folder / "cells.csv") as aside,
-        aside.open("w", encoding="utf-8", newline="") as handle,
-    ):
-        writer = csv.DictWriter(handle, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    summary = summarise(sweep)
+    write_csv(folder / "cells.csv", [_row(sweep, index) for index in range(len(sweep.cells))])
     write_json(folder / "steer.json", summary)
     return summary

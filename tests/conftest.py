@@ -35,7 +35,6 @@ CHAT_TEMPLATE = (
     "{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
-FAMILIES = ("llama", "qwen3", "gemma3", "gpt2")
 _WIDTH = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
 _GATED = {"num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 48}
 _LONG = {"max_position_embeddings": 512}
@@ -75,7 +74,7 @@ def tiny_model(tokenizer: PreTrainedTokenizerFast) -> Callable[..., Any]:
             "qwen3": lambda: Qwen3Config(**_WIDTH | _GATED | _LONG | vocab | changes),
             "gemma3": lambda: Gemma3TextConfig(**_WIDTH | _GATED | _LONG | vocab | changes),
             "gpt2": lambda: GPT2Config(
-                n_embd=32, n_layer=3, n_head=4, n_positions=512, **vocab | changes
+                n_embd=32, n_layer=3, n_head=4, **{"n_positions": 512} | vocab | changes
             ),
         }
         config = configs[family]()

@@ -27,6 +27,10 @@ _LICENSE: Final = "the file's own"
 Row = Mapping[str, Any]
 
 
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
 def _parse_label(value: object, where: str) -> bool:
     label = _LABELS.get(str(value).strip().casefold())
     if label is None:
@@ -81,8 +85,11 @@ def _items_of_rows(
             row.get(columns["label"]), f"{path}, {where}, column {columns['label']!r}"
         )
         setup, history = text(row, where, "setup", None), text(row, where, "history", None)
-        metadata: dict[str, Any] = {"statement": statement, "row": where}
-        metadata |= {key: value for key, value in row.items() if key not in columns.values()}
+        metadata: dict[str, Any] = {
+            key: value for key, value in row.items() if key not in columns.values()
+        }
+        # Ours last: a column of the file must not pass for the statement that was asked.
+        metadata |= {"statement": statement, "row": where}
         if view == "statement":
             messages: tuple[Message, ...] = (Message("user", statement),)
         else:
@@ -175,6 +182,8 @@ class CsvSource(_FileSource):
 
             def rows() -> Iterator[tuple[str, Row]]:
                 for number, values in enumerate(reader, start=2):
+                    if not values:
+                        continue  # a blank line
                     if len(values) != len(header):
                         raise SourceError(
                             f"{self.path}, row {number}: {len(values)} values where the header has "
@@ -232,8 +241,9 @@ class JsonlSource(_FileSource):
                 if not line.strip():
                     continue
                 try:
-                    row = json.loads(line)
-                except json.JSONDecodeError as error:
+                    row = json.loads(line, parse_constant=_no_constant)
+                    json.dumps(row, ensure_ascii=False).encode()
+                except ValueError as error:
                     raise SourceError(f"{self.path}, line {number}: not JSON ({error}).") from error
                 if not isinstance(row, dict):
                     raise SourceError(

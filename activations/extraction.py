@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
 
-from activations.backend import ModelBackend, Prompt
+from activations.backend import ModelBackend, Prompt, VerdictIds
 from activations.batches import BATCH_TOKENS, plan_batches, run_batches
 from activations.cache import ActivationCache, CacheWriter, manifest_differences, refuse_mismatch
 from interp.errors import ModelError
@@ -44,7 +45,12 @@ def describe_source(
 
 
 def manifest_of(
-    backend: ModelBackend, source: dict[str, Any], *, token_rule: TokenRule, store: Store
+    backend: ModelBackend,
+    source: dict[str, Any],
+    verdicts: VerdictIds,
+    *,
+    token_rule: TokenRule,
+    store: Store,
 ) -> dict[str, Any]:
     """Everything that the numbers in a cache depend on; two equal manifests, equal numbers."""
     return {
@@ -52,6 +58,7 @@ def manifest_of(
         "source": source,
         "token_rule": token_rule,
         "answer_stub": ANSWER_STUB,
+        "verdict_ids": asdict(verdicts),
         "store": store,
         "backend": "hf",
         "versions": package_versions(),
@@ -89,7 +96,9 @@ def extract(
         ModelError: an activation is not finite; layer and item are named.
         ItemError: an item has no token for the rule.
     """
-    manifest = manifest_of(backend, source, token_rule=token_rule, store=store)
+    prompts = backend.tokenize(items)
+    verdicts = backend.verdict_ids(prompts)
+    manifest = manifest_of(backend, source, verdicts, token_rule=token_rule, store=store)
     if path.exists():
         cache = ActivationCache.open(path)
         differences = manifest_differences(cache.manifest, manifest, ignore=("versions",))
@@ -98,9 +107,7 @@ def extract(
         refuse_mismatch(path, differences)
         progress(len(items))
         return cache
-    prompts = backend.tokenize(items)
     positions = [prompt.position(token_rule) for prompt in prompts]
-    verdicts = backend.verdict_ids(prompts)
     logit_ids = (verdicts.true_id, verdicts.false_id)
 
     def run(index: Sequence[int]) -> Any:
@@ -148,6 +155,12 @@ def _self_check(writer: CacheWriter, prompts: Sequence[Prompt], run: Callable[..
     worst = 0.0
     for row, index in enumerate(sample):
         alone = run([index]).resid_post[0].numpy()
-        difference = np.linalg.norm(stored[row] - alone, axis=1) / np.linalg.norm(alone, axis=1)
+        size = np.maximum(np.linalg.norm(alone, axis=1), np.finfo(np.float32).tiny)
+        difference = np.linalg.norm(stored[row] - alone, axis=1) / size
+        if not np.isfinite(difference).all():
+            raise ModelError(
+                f"The self-check of item {prompts[index].item_id!r} is not finite: run alone, the "
+                f"model gives other values than in a batch. Use --dtype float32."
+            )
         worst = max(worst, float(difference.max()))
     return worst

@@ -1,0 +1,84 @@
+"""The embedded real model: loading, dequantisation, and what is known about it."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGUFReader
+from gguf.quants import dequantize
+
+from activations import HFBackend, ModelSpec, load_backend
+from interp import load_items, open_source
+from interp.errors import ModelError
+
+SPEC = ModelSpec.parse("smollm2", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def backend() -> HFBackend:
+    return load_backend(SPEC)
+
+
+def test_weights_are_dequantised_in_full(backend: HFBackend) -> None:
+    reader = GGUFReader(SPEC.location)
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    for name, weight in (
+        ("blk.7.ffn_down.weight", backend.model.model.layers[7].mlp.down_proj.weight),
+        ("token_embd.weight", backend.model.model.embed_tokens.weight),
+    ):
+        tensor = tensors[name]
+        expected = dequantize(tensor.data, tensor.tensor_type).reshape(weight.shape)
+        assert weight.dtype == torch.float32
+        np.testing.assert_array_equal(weight.detach().numpy(), expected)
+
+
+@torch.inference_mode()
+def test_captures_equal_what_transformers_reports(backend: HFBackend) -> None:
+    items = load_items(open_source("facts:elements"), n=3)
+    prompts = backend.tokenize(items)
+    sequences = [prompt.ids_with_stub for prompt in prompts]
+    positions = [len(prompt.ids) - 1 for prompt in prompts]
+    verdicts = backend.verdict_ids(prompts)
+    assert (verdicts.true_text, verdicts.false_text) == (" True", " False")
+    capture = backend.capture(sequences, positions, [verdicts.true_id, verdicts.false_id])
+    for row, (ids, position) in enumerate(zip(sequences, positions, strict=True)):
+        output = backend.model(torch.tensor([ids]), output_hidden_states=True)
+        states = torch.stack([state[0, position] for state in output.hidden_states])
+        # The last entry is after the final norm, so it is compared through the norm.
+        torch.testing.assert_close(capture.resid_pre0[row], states[0], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(capture.resid_post[row, :-1], states[1:-1], rtol=1e-3, atol=1e-2)
+        normed = backend.model.model.norm(capture.resid_post[row, -1])
+        torch.testing.assert_close(normed, states[-1], rtol=1e-3, atol=1e-2)
+        expected = output.logits[0, -1, [verdicts.true_id, verdicts.false_id]]
+        torch.testing.assert_close(capture.logits[row], expected, rtol=1e-3, atol=1e-3)
+
+
+def test_the_template_opens_the_assistants_turn_and_starts_once(backend: HFBackend) -> None:
+    (prompt,) = backend.tokenize(load_items(open_source("facts:capitals"), n=1))
+    text = backend.tokenizer.decode(list(prompt.ids))
+    assert text.endswith("<|im_end|>\n<|im_start|>assistant\n")
+    assert text.count("<|im_start|>assistant") == 1
+    assert text.startswith("<|im_start|>system")
+
+
+def test_the_model_is_awake(backend: HFBackend) -> None:
+    ids = backend.tokenizer("The capital of France is")["input_ids"]
+    (continuation,) = backend.generate([ids], 3)
+    assert "Paris" in backend.decode(continuation)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.99])
+def test_a_truncated_gguf_is_one_paragraph(tmp_path: Path, share: float) -> None:
+    path = tmp_path / "short.gguf"
+    shutil.copy(SPEC.location, path)
+    size = path.stat().st_size
+    with path.open("r+b") as handle:
+        handle.truncate(int(size * share))
+    with pytest.raises(ModelError, match=r"cannot be loaded.*may be truncated") as caught:
+        load_backend(ModelSpec.parse(f"gguf:{path}", device="cpu"))
+    message: Any = str(caught.value)
+    assert "\n" not in message
+    assert f"{int(size * share):,} bytes" in message

@@ -1,0 +1,331 @@
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from activations import ActivationCache, Edit, HFBackend, describe_source, extract
+from interp import Item, load_items, open_source
+from interp.direction import (
+    Direction,
+    class_mean_direction,
+    random_direction,
+    read_direction,
+    write_direction,
+)
+from interp.errors import SteeringError
+from steering import SignedItems, add, add_at, fold_direction, steer, sweep_steering, write_steering
+
+FAMILIES = ("llama", "qwen3", "gemma3", "gpt2")
+
+
+def unit(values: list[float], layer: int = 0, **changes: Any) -> Direction:
+    vector = np.array(values, dtype=np.float32)
+    fields: dict[str, Any] = {
+        "vector": vector / np.linalg.norm(vector),
+        "layer": layer,
+        "hook_point": "resid_post",
+        "method": "class_mean",
+        "class_gap": 1.0,
+        "median_norm": 2.0,
+        "model_id": "m",
+        "token_rule": "last_prompt",
+        "n_true": 1,
+        "n_false": 1,
+    }
+    return Direction(**fields | changes)
+
+
+@pytest.fixture
+def prepared(
+    tmp_path: Path, tiny_backend: Callable[..., HFBackend], facts: tuple[Item, ...]
+) -> Callable[..., tuple[HFBackend, ActivationCache, SignedItems]]:
+    """A backend, its cache, and made-up folds, layers and decisions."""
+
+    def build(
+        family: str = "llama", **options: Any
+    ) -> tuple[HFBackend, ActivationCache, SignedItems]:
+        backend = tiny_backend(family)
+        source = describe_source(open_source("facts"), facts, view=None, seed=1)
+        cache = extract(backend, facts, tmp_path / f"{family}.h5", source=source, **options)
+        groups = {group: index for index, group in enumerate(dict.fromkeys(cache.group_id))}
+        fold = np.array([groups[group] % 5 for group in cache.group_id])
+        decisions = np.random.default_rng(0).normal(size=(cache.n_items, cache.n_layers))
+        return backend, cache, SignedItems(fold, fold % cache.n_layers, decisions, cache.manifest)
+
+    return build
+
+
+def test_the_class_mean_direction_by_hand(tmp_path: Path) -> None:
+    activations = np.array([[3, 0, 1], [5, 0, 1], [0, 0, 1], [0, -6, 1]], dtype=np.float32)
+    labels = np.array([True, True, False, False])
+    # Means (4, 0, 1) and (0, -3, 1): difference (4, 3, 0), length 5.
+    found = class_mean_direction(
+        activations, labels, layer=2, median_norm=1.5, model_id="m", token_rule="last_prompt"
+    )
+    np.testing.assert_allclose(found.vector, [0.8, 0.6, 0.0], atol=1e-7)
+    assert found.class_gap == pytest.approx(5)
+    assert (found.n_true, found.n_false, found.layer) == (2, 2, 2)
+    write_direction(tmp_path / "d.npz", found)
+    read = read_direction(tmp_path / "d.npz")
+    assert np.array_equal(read.vector, found.vector)
+    assert replace(read, vector=found.vector) == replace(found, vector=found.vector)
+
+
+def test_directions_that_are_none_are_refused(tmp_path: Path) -> None:
+    zero, same = np.zeros((2, 3), dtype=np.float32), np.array([True, False])
+    place: dict[str, Any] = {"layer": 1, "median_norm": 1, "model_id": "m", "token_rule": "t"}
+    with pytest.raises(SteeringError, match="there is no direction"):
+        class_mean_direction(zero, same, **place)
+    with pytest.raises(SteeringError, match="2 True and 0 False"):
+        class_mean_direction(zero, np.array([True, True]), **place)
+    with pytest.raises(SteeringError, match="unit norm; got 3"):
+        unit([1.0], vector=np.array([3.0], dtype=np.float32))
+    with pytest.raises(SteeringError, match="finite"):
+        unit([1.0], vector=np.array([np.nan], dtype=np.float32))
+    with pytest.raises(SteeringError, match="layers count from 0"):
+        unit([1.0], layer=-1)
+    (tmp_path / "d.npz").write_text("no")
+    with pytest.raises(SteeringError, match="not a direction file"):
+        read_direction(tmp_path / "d.npz")
+
+
+def test_random_directions_are_uniform_on_the_sphere() -> None:
+    rng = np.random.default_rng(0)
+    like = unit([1.0, 0.0, 0.0, 0.0])
+    draws = np.stack([random_direction(like, rng).vector for _ in range(4000)])
+    np.testing.assert_allclose(np.linalg.norm(draws, axis=1), 1, atol=1e-5)
+    # Mean 0 and covariance I/4; four standard errors.
+    assert np.abs(draws.mean(axis=0)).max() < 4 * 0.5 / np.sqrt(4000)
+    assert np.abs(draws.T @ draws / 4000 - np.eye(4) / 4).max() < 0.02
+
+
+def test_add_at_changes_its_positions_only_and_never_in_place() -> None:
+    hidden = torch.arange(24.0).reshape(2, 3, 4)
+    kept = hidden.clone()
+    vectors = torch.tensor([[1.0, 0, 0, 0], [0, 0, 0, 1.0]])
+    changed = add_at(
+        hidden, torch.tensor([0, 1]), torch.tensor([2, 0]), vectors, torch.tensor([10.0, -1.0])
+    )
+    assert torch.equal(hidden, kept)
+    difference = changed - hidden
+    assert difference[0, 2].tolist() == [10, 0, 0, 0]
+    assert difference[1, 0].tolist() == [0, 0, 0, -1]
+    assert difference.abs().sum() == 11
+    assert torch.equal(add(hidden[0], vectors[:1].expand(3, 4), torch.zeros(3)), hidden[0])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_alpha_zero_is_the_baseline_bit_for_bit(
+    family: str, tiny_backend: Callable[..., HFBackend]
+) -> None:
+    backend = tiny_backend(family)
+    rng = np.random.default_rng(0)
+    like = unit([1.0] * 32, layer=1)
+    directions = [random_direction(like, rng) for _ in range(3)]
+    sequences, columns = [[5, 9, 30], [8, 7], [200, 3, 41, 6]], [2, 1, 3]
+    baseline = backend.logits(sequences, [3, 5, 9])
+    with steer(backend, directions, [0.0] * 3, columns):
+        assert torch.equal(backend.logits(sequences, [3, 5, 9]), baseline)
+    with steer(backend, directions, [5.0] * 3, columns):
+        assert not torch.allclose(backend.logits(sequences, [3, 5, 9]), baseline)
+    assert torch.equal(backend.logits(sequences, [3, 5, 9]), baseline)
+
+
+def test_steering_the_last_layer_moves_the_logits_by_the_unembedding(
+    tiny_backend: Callable[..., HFBackend],
+) -> None:
+    # Without a final norm, logits are linear in the last residual stream.
+    backend = tiny_backend()
+    backend.model.model.norm = nn.Identity()
+    direction = unit(list(np.linspace(-1, 1, 32)), layer=2)
+    sequences = [[5, 9, 30], [8, 7, 1]]
+    before = backend.logits(sequences, range(40))
+    with steer(backend, [direction] * 2, [3.0, -1.5], [2, 2]):
+        after = backend.logits(sequences, range(40))
+    moved = backend.model.lm_head.weight[:40] @ torch.from_numpy(direction.vector)
+    expected = torch.stack([3.0 * moved, -1.5 * moved])
+    torch.testing.assert_close(after - before, expected.detach(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_sweep_equals_plain_passes(
+    family: str, prepared: Callable[..., tuple[HFBackend, ActivationCache, SignedItems]]
+) -> None:
+    backend, cache, signed = prepared(family)
+    sweep = sweep_steering(cache, signed, backend, alphas=[0, 0.5, 2], n_random=2, seed=3)
+    names = [(cell.condition, cell.alpha, cell.draw) for cell in sweep.cells]
+    assert names[0] == ("baseline", 0.0, "")
+    assert len(names) == 1 + 2 * (2 + 2 * 2)
+    # Forced choice from the cache is the baseline.
+    np.testing.assert_allclose(sweep.logits[0], cache.answer_logits, rtol=1e-4, atol=1e-4)
+    prompts = backend.tokenize(cache.items())
+    verdicts = backend.verdict_ids(prompts)
+    signs = np.where(
+        signed.decision_values[np.arange(cache.n_items), signed.layer_nested] > 0, 1, -1
+    )
+    assert (sweep.sign == signs).all()
+    for alpha, condition, factor in ((0.5, "signed", 1), (2.0, "negated", -1)):
+        cell = names.index((condition, alpha, ""))
+        for row in range(0, cache.n_items, 7):
+            layer, fold = int(signed.layer_nested[row]), signed.fold[row]
+            training = signed.fold != fold
+            stream, labels = cache.resid_post(layer), cache.label.astype(bool)
+            difference = stream[training & labels].mean(axis=0) - stream[training & ~labels].mean(
+                axis=0
+            )
+            size = factor * signs[row] * alpha * np.nanmedian(cache.resid_norm[training, layer])
+            shift = torch.from_numpy(size * difference / np.linalg.norm(difference)).float()
+            position = len(prompts[row].ids) - 1
+
+            def push(hidden: torch.Tensor, shift=shift, position=position) -> torch.Tensor:
+                pushed = hidden.clone()
+                pushed[:, position] += shift
+                return pushed
+
+            with backend.intervene([Edit(layer, "resid_post", push)]):
+                plain = backend.logits(
+                    [prompts[row].ids_with_stub], [verdicts.true_id, verdicts.false_id]
+                )
+            np.testing.assert_allclose(sweep.logits[cell, row], plain[0], rtol=1e-3, atol=1e-3)
+    # A random direction is one draw, at each item's own layer and norm.
+    like = fold_direction(cache, 0)
+    draw = random_direction(like, np.random.default_rng(3)).vector
+    cell = names.index(("random", 0.5, "-0"))
+    for row in range(0, cache.n_items, 7):
+        layer, training = int(signed.layer_nested[row]), signed.fold != signed.fold[row]
+        size = -signs[row] * 0.5 * np.nanmedian(cache.resid_norm[training, layer])
+        shift = torch.from_numpy(size * draw).float()
+        position = len(prompts[row].ids) - 1
+
+        def push(hidden: torch.Tensor, shift=shift, position=position) -> torch.Tensor:
+            pushed = hidden.clone()
+            pushed[:, position] += shift
+            return pushed
+
+        with backend.intervene([Edit(layer, "resid_post", push)]):
+            plain = backend.logits(
+                [prompts[row].ids_with_stub], [verdicts.true_id, verdicts.false_id]
+            )
+        np.testing.assert_allclose(sweep.logits[cell, row], plain[0], rtol=1e-3, atol=1e-3)
+    moved = np.abs(sweep.logits[names.index(("signed", 2.0, ""))] - sweep.logits[0])
+    # After the last block only the head follows, and it reads the stub's token, not this one.
+    below = signed.layer_nested < cache.n_layers - 1
+    assert (moved[below].max(axis=1) > 1e-4).all()
+    assert moved[~below].max() == 0
+    assert sweep.n_without_effect == (~below).sum() > 0
+
+
+def test_negated_is_signed_with_the_other_sign(
+    prepared: Callable[..., tuple[HFBackend, ActivationCache, SignedItems]],
+) -> None:
+    backend, cache, signed = prepared()
+    sweep = sweep_steering(cache, signed, backend, alphas=[1], n_random=1)
+    opposite = replace(signed, decision_values=-signed.decision_values)
+    other = sweep_steering(cache, opposite, backend, alphas=[1], n_random=1)
+    by = {(c.condition, c.draw): row for row, c in enumerate(sweep.cells)}
+    assert np.array_equal(sweep.logits[by["signed", ""]], other.logits[by["negated", ""]])
+    assert np.array_equal(sweep.logits[by["random", "+0"]], other.logits[by["random", "-0"]])
+
+
+def test_directions_of_a_fold_never_see_its_labels(
+    prepared: Callable[..., tuple[HFBackend, ActivationCache, SignedItems]],
+) -> None:
+    _, cache, signed = prepared()
+    for fold in range(5):
+        inside = signed.fold == fold
+        before = fold_direction(cache, 1, training=~inside)
+        all_items = fold_direction(cache, 1)
+        labels = cache.label.copy()
+        labels[inside] = 1 - labels[inside]
+
+        class Relabelled:
+            label = labels
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(cache, name)
+
+        relabelled: Any = Relabelled()
+        after = fold_direction(relabelled, 1, training=~inside)
+        assert np.array_equal(after.vector, before.vector)
+        assert not np.allclose(fold_direction(relabelled, 1).vector, all_items.vector)
+
+
+def test_fixed_layers_use_the_decision_of_that_layer(
+    prepared: Callable[..., tuple[HFBackend, ActivationCache, SignedItems]],
+) -> None:
+    backend, cache, signed = prepared()
+    sweep = sweep_steering(cache, signed, backend, alphas=[1], layers=[0, 2], n_random=1)
+    assert [cell.layer for cell in sweep.cells if cell.condition == "signed"] == ["0", "2"]
+    assert sweep.quoted_layer == "0"
+    single = sweep_steering(cache, signed, backend, alphas=[1], layers=[2], n_random=1)
+    first = [c.layer + c.condition for c in sweep.cells].index("2signed")
+    second = [c.layer + c.condition for c in single.cells].index("2signed")
+    assert np.array_equal(sweep.logits[first], single.logits[second])
+
+
+def test_the_folder_holds_cells_logits_and_summary(
+    tmp_path: Path, prepared: Callable[..., tuple[HFBackend, ActivationCache, SignedItems]]
+) -> None:
+    backend, cache, signed = prepared()
+    sweep = sweep_steering(cache, signed, backend, alphas=[1, 4], n_random=2)
+    summary = write_steering(tmp_path / "steer", sweep)
+    assert summary["quoted_alpha"] == 4
+    assert set(summary["conditions"]) == {"baseline", "signed", "negated", "random"}
+    assert summary["random_directions"] == 4
+    signed_row = sweep.quoted("signed")[0]
+    assert summary["conditions"]["signed"]["accuracy"] == sweep.correct[signed_row].mean()
+    gap = sweep.correct[signed_row].mean() - sweep.correct[0].mean()
+    assert summary["signed_minus_baseline"]["value"] == pytest.approx(gap)
+    lines = (tmp_path / "steer" / "cells.csv").read_text().splitlines()
+    assert len(lines) == 1 + len(sweep.cells)
+    header = "layer,alpha,alpha_absolute,condition,draw,accuracy,true_recall,false_recall,macro_f1"
+    assert lines[0].startswith(header)
+
+
+def test_what_does_not_belong_together_is_refused(
+    tmp_path: Path,
+    tiny_backend: Callable[..., HFBackend],
+    prepared: Callable[..., tuple[HFBackend, ActivationCache, SignedItems]],
+) -> None:
+    backend, cache, signed = prepared()
+    with pytest.raises(SteeringError, match=r"another model.*weights"):
+        sweep_steering(cache, signed, tiny_backend(seed=1), alphas=[1])
+    for alphas in ([0], [], [-1], [float("nan")]):
+        with pytest.raises(SteeringError, match="--alphas"):
+            sweep_steering(cache, signed, backend, alphas=alphas)
+    with pytest.raises(SteeringError, match="at least 1"):
+        sweep_steering(cache, signed, backend, alphas=[1], n_random=0)
+    source = cache.manifest["source"] | {"view": "statement"}
+    elsewhere = replace(signed, manifest=cache.manifest | {"source": source})
+    with pytest.raises(SteeringError, match=r"another cache.*source\.view"):
+        sweep_steering(cache, elsewhere, backend, alphas=[1])
+    with pytest.raises(SteeringError, match="not finite under steering"):
+        sweep_steering(cache, signed, backend, alphas=[1e38])
+    with pytest.raises(SteeringError, match="another model"):
+        steer(backend, [unit([1.0, 0.0])], [1.0], [0]).__enter__()
+    with pytest.raises(SteeringError, match="layers 0 to 2"):
+        steer(backend, [unit([1.0] * 32, layer=3)], [1.0], [0]).__enter__()
+    with pytest.raises(SteeringError, match="one of each"):
+        steer(backend, [unit([1.0] * 32)], [1.0, 2.0], [0]).__enter__()
+    other, stub_cache, stub_signed = prepared("gpt2", token_rule="answer_stub")
+    with pytest.raises(SteeringError, match="--token last_prompt"):
+        sweep_steering(stub_cache, stub_signed, other, alphas=[1])
+
+
+def test_items_without_labels_have_no_direction(
+    tmp_path: Path, tiny_backend: Callable[..., HFBackend]
+) -> None:
+    items = [
+        Item(i.item_id, i.messages, None, "open", i.group_id, i.category, i.metadata)
+        for i in load_items(open_source("facts"), n=8)
+    ]
+    source = describe_source(open_source("facts"), items, view=None, seed=0)
+    with extract(tiny_backend(), items, tmp_path / "c.h5", source=source) as cache:
+        assert cache.label.tolist() == [-1] * 8
+        with pytest.raises(SteeringError, match="no label"):
+            fold_direction(cache, 0)
