@@ -25,7 +25,9 @@ def _adapters() -> None:
     pass
 
 
-@adapters_app.command("audit", epilog="Example: interp adapters audit runs/grpo --base qwen/")
+@adapters_app.command(
+    "audit", epilog="Example: interp adapters audit runs/grpo --base qwen --out audit"
+)
 def audit(
     paths: Annotated[
         list[Path],
