@@ -11,6 +11,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from adapter_models import llama, save_case
+from peft import LoraConfig
 from typer.testing import CliRunner, Result
 
 from experiments.cli import app
@@ -282,7 +284,7 @@ def test_every_example_in_the_help_works(
     found = dict(examples())
     assert set(found) >= {
         *("sources", "items", "extract", "probe", "direction", "steer", "answer", "demo"),
-        *("cache info", "cache verify", "run expression-gap"),
+        *("cache info", "cache verify", "run expression-gap", "adapters audit"),
     }
     # The alias stands for a tiny model here; everything else is as printed.
     folder = tmp_path / "tiny"
@@ -291,8 +293,15 @@ def test_every_example_in_the_help_works(
     monkeypatch.setattr(
         "activations.spec._locate", lambda _: ("local", str(folder), "smollm2", None)
     )
+    save_case(tmp_path, llama, LoraConfig(r=2, target_modules=["q_proj"]), scale=0.01)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "adapter").rename(tmp_path / "runs" / "grpo")
+    (tmp_path / "base").rename(tmp_path / "qwen")
     monkeypatch.chdir(tmp_path)
-    order = ("sources", "items", "extract", "probe", "direction", "steer", "answer", "cache", "run")
+    order = (
+        *("sources", "items", "extract", "probe", "direction", "steer", "answer", "cache", "run"),
+        "adapters",
+    )
     names = sorted(found, key=lambda name: [*order, "demo"].index(name.split()[0]))
     for name in names:
         example = found[name].removeprefix("Example: ")
@@ -302,6 +311,7 @@ def test_every_example_in_the_help_works(
         ok(*shlex.split(example)[1:])
     assert (tmp_path / "facts.h5").exists()
     assert any((tmp_path / "runs").glob("*-expression-gap-facts/run.json"))
+    assert (tmp_path / "audit" / "audit.json").exists()
 
 
 def test_items_are_written_with_the_field_names(tmp_path: Path) -> None:
