@@ -114,17 +114,15 @@ def _by_policy(
 def _print_pooled(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     print_table(
         title,
-        ("category", "accuracy", *_SIDE_BY_SIDE, "fixed", "broken", "improved", "not worse"),
+        ("category", "accuracy", *_SIDE_BY_SIDE, "fixed, broken", "models up"),
         [
             (
                 _words(row["category"]),
                 f"{_value(row, 'before')} → {_value(row, 'after')}",
                 _cell(row, "delta", signed=True),
                 _cell(other, "delta", signed=True),
-                _value(row, "fixes"),
-                _value(row, "breaks"),
+                f"{_value(row, 'fixes')}, {_value(row, 'breaks')}",
                 f"{row['n_improved']}/{row['n_models']}",
-                f"{row['n_not_dropped']}/{row['n_models']}",
             )
             for row, other in _by_policy(rows, ("category",))
         ],

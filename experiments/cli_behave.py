@@ -136,9 +136,19 @@ def _write(folder: Path, found: dict[str, Any], kind: str) -> None:
     from figures import draw_behaviour
     from interp.files import write_csv, write_json
 
+    other = folder / ("behaviour.json" if kind == "published" else "published.json")
+    if other.exists():
+        raise InterpError(
+            f"{folder} holds another kind of report ({other.name}); give another --out."
+        )
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in found.items():
-        if isinstance(rows, list) and rows and isinstance(rows[0], dict):
+        if not isinstance(rows, list) or name == "notes":
+            continue
+        if rows:
             write_csv(folder / f"{name}.csv", rows)
+        else:
+            # A table of an earlier report would pass for one of this report.
+            (folder / f"{name}.csv").unlink(missing_ok=True)
     write_json(folder / f"{kind}.json", found)
     draw_behaviour(folder)

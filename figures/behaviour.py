@@ -19,6 +19,9 @@ __all__ = ["draw_behaviour"]
 
 _Rows = Sequence[Mapping[str, Any]]
 
+_FIGURES: Final = (
+    *("scores", "injection", "toggle", "training", "probe", "lengths", "axes", "published"),
+)
 _WRONG: Final = COLOURS["probe"]
 _LEFT_OUT: Final = COLOURS["nested"]
 _POLICIES: Final = (
@@ -47,7 +50,9 @@ def draw_behaviour(folder: Path) -> tuple[Path, ...]:
             if report["injection"]:
                 drawn["injection"] = _before_after(report["injection"], "correct answer in prompt")
             if report["toggle"]:
-                drawn["toggle"] = _fixes_breaks(report["toggle"])
+                single = [row for row in report["toggle_by_model"] if row["category"] == "all"]
+                several = len({row["model"] for row in single}) > 1
+                drawn["toggle"] = _fixes_breaks([*report["toggle"], *(single if several else ())])
             if report["training"]:
                 drawn["training"] = _before_after(report["training"], "reasoning-trained")
             if report["probe"]:
@@ -64,6 +69,11 @@ def draw_behaviour(folder: Path) -> tuple[Path, ...]:
                 f"{folder} has neither behaviour.json nor published.json. Make one with "
                 f"`interp behave report --out {folder}`."
             )
+        for name in _FIGURES:
+            if name not in drawn:
+                # Left over from an earlier report into this folder.
+                for suffix in (".png", ".pdf"):
+                    (folder / "figures" / f"{name}{suffix}").unlink(missing_ok=True)
         return tuple(save(figure, folder / "figures" / name)[0] for name, figure in drawn.items())
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from activations import ModelSpec, describe_source, extract, load_backend
 from activations import answer as run_answer
 from experiments.cli import app
 from figures import draw_behaviour
-from interp import Item, load_items, open_source, write_items
+from interp import Answer, Item, Message, load_items, open_source, write_answers, write_items
+from interp.behaviour.report import SECTIONS
+from interp.behaviour.taxonomy import ABILITIES, RULES
 from interp.errors import ResultError
 from probes import sweep_layers, write_sweep
 
@@ -85,6 +88,75 @@ def test_figures_are_drawn_from_the_report_alone(asked: Path, tmp_path: Path) ->
         assert path.read_bytes() == (first / "figures" / path.name).read_bytes()
     with pytest.raises(ResultError, match="neither"):
         draw_behaviour(tmp_path)
+
+
+def write_conditions(folder: Path) -> None:
+    """Model b and its reasoning-trained sibling r; wrong are the first so many items."""
+    items = [
+        Item(f"{a}-{i}", (Message("user", "?"),), i % 2 == 0, None, f"{a}-g{i // 2}", a, {})
+        for a in (*ABILITIES, RULES)
+        for i in range(12)
+    ]
+    write_items(folder / "items.jsonl", items)
+    wrong = {"base": 20, "injected": 5, "no_cot": 30, "cot": 24}
+    rows = ["file,model,condition,access,reasoning,base"]
+    for model, tail in (("b", "open,no,"), ("r", "proprietary,yes,b")):
+        for condition, k in wrong.items():
+            write_answers(
+                folder / f"{model}-{condition}.jsonl",
+                [
+                    Answer(
+                        i.item_id,
+                        "greedy",
+                        (not i.label) if n < k else i.label,
+                        n >= k,
+                        True,
+                        "ANSWER: x",
+                        5 + n,
+                        0.0,
+                        0.0,
+                    )
+                    for n, i in enumerate(items)
+                ],
+            )
+            rows.append(f"{model}-{condition}.jsonl,{model},{condition},{tail}")
+    (folder / "models.csv").write_text("\n".join(rows) + "\n")
+
+
+def test_every_table_and_figure_of_a_full_roster(tmp_path: Path) -> None:
+    write_conditions(tmp_path)
+    out = tmp_path / "out"
+    base = ("--items", tmp_path / "items.jsonl", "--models", tmp_path / "models.csv")
+    printed = ok(*base, "--out", out).stdout
+    assert {p.stem for p in out.glob("*.csv")} == set(SECTIONS) - {"probe"}
+    assert {p.stem for p in (out / "figures").glob("*.png")} == {
+        *("scores", "injection", "toggle", "training", "lengths", "axes")
+    }
+    # PT is all wrong and SS wrong for 8 of 12 without the answer in the prompt; PT for 5 with it.
+    assert re.search(r"perspective taking +│ +0\.0 → 58\.3", printed)
+    assert re.search(r"strategic signaling +│ +33\.3 → 100\.0", printed)
+    assert re.search(r"average +│ +0/48 │ +58\.3 ", printed)
+    assert "No probe table" in printed
+    files = [tmp_path / "b-base.jsonl", tmp_path / "r-base.jsonl"]
+    two = json.loads(ok(*files, *base, "--json").stdout)
+    assert {(r["model"], r["condition"]) for r in two["scores"]} == {("b", "base"), ("r", "base")}
+    assert two["injection"] == []
+    again = json.loads(ok(*files, *base, "--json").stdout)
+    assert again == two
+    other_seed = json.loads(ok(*files, *base, "--seed", 1, "--json").stdout)
+    assert other_seed["averages"] != two["averages"]
+
+
+def test_a_second_report_leaves_nothing_of_the_first(asked: Path, tmp_path: Path) -> None:
+    base = (asked / "answers.jsonl", "--items", asked / "items.jsonl", "--out", tmp_path)
+    ok(*base, "--probe", asked / "probe")
+    assert (tmp_path / "probe.csv").exists()
+    assert (tmp_path / "figures" / "probe.pdf").exists()
+    ok(*base)
+    assert not (tmp_path / "probe.csv").exists()
+    assert not (tmp_path / "figures" / "probe.pdf").exists()
+    assert (tmp_path / "scores.csv").exists()
+    assert "another kind of report" in refused("--table", TABLE_1, "--out", tmp_path)
 
 
 def test_a_published_table(tmp_path: Path) -> None:

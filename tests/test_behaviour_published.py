@@ -162,3 +162,33 @@ def test_a_model_that_the_roster_lacks_is_named(tmp_path: Path) -> None:
     roster = read_roster(write(tmp_path, "model\nGPT-5\n"), with_files=False)
     with pytest.raises(ResultError, match=r"no row for 'Gemini-2\.5-Pro'"):
         published_report(read_published(TABLE_1), roster)
+
+
+def test_the_documented_leaderboard_is_the_computed_one(report: dict[str, Any]) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "behaviour.md").read_text()
+    for row in report["models"]:
+        cells = (
+            row["model"],
+            row["non_answers_at_least"],
+            f"{100 * row['average_printed']:.2f}",
+            f"{100 * row['average_wrong_at_most']:.2f}",
+            f"{row['rank_printed']} → {row['rank_wrong_at_most']}",
+        )
+        line = "| " + " | ".join(map(str, cells)) + " |\n"
+        odd = row["model"] in report["summary"]["models_not_multiples"]
+        assert (line in text) is odd, line
+
+
+def test_the_documented_bounds_are_the_computed_ones(report: dict[str, Any]) -> None:
+    wrong = column(report["averages"], "ability", "accuracy_wrong_at_most")
+    printed = column(report["averages"], "ability", "accuracy_printed")
+    lower = [round(printed[name] - wrong[name], 1) for name in ABILITIES]
+    assert lower == [2.4, 1.2, 1.9, 1.0]
+    silent = sorted(row["non_answers_at_least"] for row in report["models"])
+    assert (sum(silent), sum(silent[-4:])) == (234, 180)
+    classes = column(report["classes"], "model_class", "average_wrong_at_most")
+    assert [round(value, 1) for value in classes.values()] == [83.9, 69.5, 65.1]
+    effects = [round(100 * row["value_wrong_at_most"], 1) for row in report["axes"]]
+    assert (effects[0], effects[2], effects[4]) == (-8.7, -3.8, -9.7)
+    rules = [row for row in report["cells"] if row["ability"] == "rules"]
+    assert sum(row["accuracy_printed"] >= 0.88 for row in rules) == 17

@@ -1,6 +1,6 @@
 """The four abilities on two axes, the rules exam, conditions and policies.
 
-Source: Avalon-ToM-Bench, section 3.1 (axes) and section 3.2 (non-answers).
+Source: Avalon-ToM-Bench, section 3.1 (axes) and appendix on prompts (non-answers).
 """
 
 from __future__ import annotations
