@@ -77,8 +77,8 @@ def print_behaviour(report: Mapping[str, Any]) -> None:
 
 
 def _print_scores(report: Mapping[str, Any]) -> None:
-    main = [row for row in report["scores"] if row["main"]]
-    several = len({row["model"] for row in main}) > 1
+    main = [row for row in report["scores"] if row["main"]] or report["scores"]
+    several = len({row["model"] for row in main if row["main"]}) > 1
     print_table(
         "Accuracy of each model's main condition",
         ("model", "category", "none", *_SIDE_BY_SIDE, "macro-F1 of both"),

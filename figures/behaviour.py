@@ -115,7 +115,8 @@ def _percent(axes: Axes) -> None:
 
 def _scores(report: Mapping[str, Any]) -> Figure:
     """Accuracy of each model's main condition by category, under both policies."""
-    rows = [row for row in report["scores"] if row["main"]]
+    # Where models were only asked with the answer in the prompt, these are all there is.
+    rows = [row for row in report["scores"] if row["main"]] or report["scores"]
     categories = list(dict.fromkeys(row["category"] for row in rows))
     models = list(dict.fromkeys(row["model"] for row in rows))
     figure = new_figure(1.4 + 1.7 * len(categories), 1.6 + 0.28 * len(models))

@@ -26,7 +26,7 @@ from interp.behaviour.axes import EFFECTS, axis_effects, decompose
 from interp.behaviour.lengths import quartiles
 from interp.behaviour.paired import Outcome, compare, pooled_rows
 from interp.behaviour.resampling import draw_groups, estimate
-from interp.behaviour.scores import score_set
+from interp.behaviour.scores import main_sets, score_set
 from interp.behaviour.taxonomy import ABILITIES
 from interp.errors import InterpError, ItemError, ResultError
 from interp.statistics import bootstrap_mean
@@ -140,6 +140,45 @@ def test_average_is_over_abilities_and_without_the_rules() -> None:
     assert find(scores, category="average")["accuracy_wrong"] == pytest.approx(13 / 16)
     assert report["axes"] == []
     assert any("all four abilities" in note for note in report["notes"])
+
+
+def test_means_over_models_share_the_draws_of_items() -> None:
+    items = table({PT: 20, SS: 20})
+    sets = [
+        answer_set(items, right(items, *range(k)), entry=ModelEntry(name))
+        for name, k in (("a", 4), ("b", 10))
+    ]
+    rows = behaviour_report(items, sets, n_resamples=200)["averages"]
+    assert find(rows, category=PT)["accuracy_wrong"] == pytest.approx((16 / 20 + 10 / 20) / 2)
+    assert find(rows, category="average")["n_models"] == 2
+    # Two models that answer alike are no more evidence about the items than one.
+    alike = [sets[0], replace(sets[0], entry=ModelEntry("c"))]
+    one, two = (behaviour_report(items, s, n_resamples=200) for s in (sets[:1], alike))
+    single, pair = find(one["averages"], category=PT), find(two["averages"], category=PT)
+    assert single["accuracy_wrong_low"] < single["accuracy_wrong_high"]
+    assert {k: v for k, v in pair.items() if k != "n_models"} == {
+        k: v for k, v in single.items() if k != "n_models"
+    }
+
+
+@pytest.mark.parametrize(
+    ("having", "main"),
+    [
+        (("injected", "no_cot", "thinking", "cot", "base"), "base"),
+        (("injected", "no_cot", "thinking", "cot"), "cot"),
+        (("no_cot", "thinking"), "thinking"),
+        (("injected", "no_cot"), "no_cot"),
+        (("injected",), None),
+    ],
+)
+def test_the_main_condition(having: tuple[Any, ...], main: str | None) -> None:
+    items = table({PT: 4})
+    sets = [
+        answer_set(items, right(items), entry=ModelEntry("m", condition=condition))
+        for condition in having
+    ]
+    found = main_sets(sets)
+    assert [s.entry.condition for s in found] == ([] if main is None else [main])
 
 
 def test_a_model_that_never_answers_is_undefined_not_zero() -> None:

@@ -138,6 +138,8 @@ def test_every_table_and_figure_of_a_full_roster(tmp_path: Path) -> None:
     assert re.search(r"average +│ +0/48 │ +58\.3 ", printed)
     assert "No probe table" in printed
     files = [tmp_path / "b-base.jsonl", tmp_path / "r-base.jsonl"]
+    injected = ok(tmp_path / "b-injected.jsonl", *base, "--out", tmp_path / "only").stdout
+    assert re.search(r"b \(injected\) │ average +│ +0/48 │ +89\.6 ", injected)
     two = json.loads(ok(*files, *base, "--json").stdout)
     assert {(r["model"], r["condition"]) for r in two["scores"]} == {("b", "base"), ("r", "base")}
     assert two["injection"] == []

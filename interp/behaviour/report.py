@@ -273,7 +273,7 @@ def _notes(report: dict[str, Any], items: ItemTable, probed: bool) -> list[str]:
         "toggle": "answer files with the conditions no_cot and cot (or thinking) of one model",
         "training": "the column base of a models table",
         "length_quartiles": "greedy replies of different lengths",
-        "axes": f"items of all four abilities ({', '.join(ABILITIES)})",
+        "axes": f"a model asked about all four abilities ({', '.join(ABILITIES)})",
     }
     notes = [f"No {key} table: it needs {what}." for key, what in needed.items() if not report[key]]
     if not probed:
