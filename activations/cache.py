@@ -36,6 +36,7 @@ __all__ = [
 SCHEMA_VERSION: Final = 1
 _FORMAT: Final = "interp activation cache"
 _ROWS_PER_CHUNK: Final = 64
+_SHARING_BYTES: Final = 1024
 _LABELS: Final = {True: 1, False: 0, None: -1}
 _OPEN_ERRORS: Final = (OSError, KeyError, RuntimeError, ValueError)
 
@@ -192,6 +193,17 @@ class ActivationCache:
         value = float(self._file.attrs["self_check_max_relative"])
         return None if np.isnan(value) else value
 
+    @property
+    def prefix_sharing(self) -> dict[str, Any] | None:
+        """What the run that finished the file shared; None if unfinished, or not recorded.
+
+        `prefixes` were run once each for `items` rows, so that `tokens_saved` of `tokens` were not
+        run; `off` says why nothing was shared.
+        """
+        text = self._file.attrs.get("prefix_sharing", "")
+        text = text.decode() if isinstance(text, bytes) else str(text)
+        return dict(json.loads(text)) if text else None
+
     def items(self) -> tuple[Item, ...]:
         """The items themselves, prompts included."""
         return tuple(item_from_record(json.loads(text)) for text in self._strings("item"))
@@ -302,11 +314,24 @@ class CacheWriter:
         """(len(index), n_layers, d_model): rows as written; `index` ascending."""
         return np.asarray(self._file["resid_post"][list(index)], dtype=np.float32)
 
-    def finish(self, self_check_max_relative: float) -> None:
-        """Store the self-check, close the file and move it to its final place."""
+    def finish(self, self_check_max_relative: float, sharing: Mapping[str, Any]) -> None:
+        """Store how the file was made, close it and move it to its final place.
+
+        Args:
+            self_check_max_relative: largest relative difference of rows that were run again.
+            sharing: see `ActivationCache.prefix_sharing`.
+        """
         self._file.attrs.modify("self_check_max_relative", self_check_max_relative)
+        self._file.attrs.modify("prefix_sharing", _sharing_text(sharing))
         self._file.close()
         partial_path(self.path).replace(self.path)
+
+
+def _sharing_text(sharing: Mapping[str, Any]) -> bytes:
+    """JSON of a fixed size at most; only the reason in `off` can be long."""
+    off = sharing.get("off")
+    short = dict(sharing) | {"off": off[: _SHARING_BYTES // 4] if off else None}
+    return json.dumps(short).encode()
 
 
 def verify(cache: ActivationCache) -> list[str]:
@@ -347,6 +372,7 @@ def _create(
         file.attrs["manifest"] = json.dumps(manifest, ensure_ascii=False, allow_nan=False)
         # Set when the file is finished; made here so that finishing only overwrites bytes.
         file.attrs["self_check_max_relative"] = np.nan
+        file.attrs.create("prefix_sharing", b"", dtype=f"S{_SHARING_BYTES}")
         for name, shape, chunks, dtype in (
             ("resid_post", (n, n_layers, d_model), (rows, 1, d_model), store),
             ("resid_pre0", (n, d_model), (rows, d_model), store),

@@ -27,6 +27,7 @@ from experiments.options import (
     OutFolder,
     RandomOption,
     SeedOption,
+    SharingOption,
     SourceOption,
     TokenOption,
     ViewOption,
@@ -132,6 +133,7 @@ def extract(
         str | None, typer.Option("--attn", help="eager or sdpa; default: the model's own.")
     ] = None,
     batch_tokens: BatchOption = 2048,
+    prefix_sharing: SharingOption = True,
 ) -> None:
     """Run items through a model and keep residual streams in a cache file.
 
@@ -140,6 +142,7 @@ def extract(
     from activations import ModelSpec, describe_source, load_backend
     from activations import extract as run_extract
     from experiments.console import note, progress
+    from experiments.tables import sharing_sentence
 
     opened, found = open_items(source, view, n, seed, map_)
     spec = ModelSpec.parse(model, dtype=dtype, device=device, attn=attn)
@@ -163,9 +166,11 @@ def extract(
             token_rule=token,
             store=store,
             batch_tokens=batch_tokens,
+            prefix_sharing=prefix_sharing,
             progress=advance,
         )
     with cache:
+        note(sharing_sentence(cache.prefix_sharing))
         note(
             f"{out}: {cache.n_items} items, self-check: largest relative difference of rerun items "
             f"{cache.self_check_max_relative:.2g}"

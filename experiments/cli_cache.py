@@ -28,10 +28,15 @@ def cache_info(file: CacheArgument, json: JsonOption = False) -> None:
             "n_groups": len(set(cache.group_id)),
             "self_check_max_relative": cache.self_check_max_relative,
         }
+        shared = cache.prefix_sharing
         if json:
-            print_json(counts | {"manifest": cache.manifest})
+            print_json(counts | {"prefix_sharing": shared, "manifest": cache.manifest})
             return
-        rows = [*counts.items(), *flat(cache.manifest)]
+        rows = [
+            *counts.items(),
+            *flat({"prefix_sharing": shared or {}}),
+            *flat(cache.manifest),
+        ]
         print_table(str(file), ("field", "value"), rows)
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "OutFolder",
     "RandomOption",
     "SeedOption",
+    "SharingOption",
     "SourceOption",
     "TokenOption",
     "ViewOption",
@@ -65,6 +66,13 @@ TokenOption = Annotated[
 DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Of weights and activations.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="Torch device; auto takes a GPU.")]
 BatchOption = Annotated[int, typer.Option("--batch-tokens", help="Padded tokens a batch.")]
+SharingOption = Annotated[
+    bool,
+    typer.Option(
+        "--prefix-sharing/--no-prefix-sharing",
+        help="Run first tokens that prompts have in common once; same numbers up to rounding.",
+    ),
+]
 COption = Annotated[float, typer.Option("--C", help="Inverse L2 strength of the probes.")]
 FoldsOption = Annotated[int, typer.Option("--folds", help="Outer folds, at least 3.")]
 GroupOption = Annotated[

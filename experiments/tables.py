@@ -12,7 +12,14 @@ from interp.items import Item
 from interp.records import RunRecord
 from interp.statistics import bootstrap_mean, score_decisions
 
-__all__ = ["answer_rows", "print_answers", "print_expression_gap", "print_probe", "print_steering"]
+__all__ = [
+    "answer_rows",
+    "print_answers",
+    "print_expression_gap",
+    "print_probe",
+    "print_steering",
+    "sharing_sentence",
+]
 
 
 def _percent(value: float | None) -> str:
@@ -25,6 +32,18 @@ def _interval(low: float, high: float) -> str:
 
 def _layers(layers: Sequence[int]) -> str:
     return ", ".join(map(str, layers))
+
+
+def sharing_sentence(shared: Mapping[str, Any] | None) -> str:
+    """What an extraction shared, from a cache's `prefix_sharing`."""
+    if shared is None:
+        return "Shared prefixes: not recorded in this file"
+    if shared["off"] is not None:
+        return f"No prefix was shared: {shared['off']}"
+    return (
+        f"{shared['prefixes']} shared prefixes for {shared['items']} items: "
+        f"{shared['tokens_saved']:,} of {shared['tokens']:,} prompt tokens not run again"
+    )
 
 
 def print_probe(summary: Mapping[str, Any]) -> None:

@@ -236,6 +236,23 @@ def test_cache_info_and_verify(gap: Path, tmp_path: Path) -> None:
     assert "1 of 80 rows are not written" in result.stdout
 
 
+def test_sharing_can_be_turned_off_and_gives_the_same_manifest(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    base = ["extract", "--model", model_folder, "--source", "facts", "--n", 24, "--out"]
+    said = ok(*base, tmp_path / "on.h5").stderr
+    assert re.search(r"\d+ shared prefixes for \d+ items: [\d,]+ of [\d,]+ prompt tokens", said)
+    assert "No prefix was shared" in ok(*base, tmp_path / "off.h5", "--no-prefix-sharing").stderr
+    on, off = (
+        json.loads(ok("cache", "info", tmp_path / name, "--json").stdout)
+        for name in ("on.h5", "off.h5")
+    )
+    assert on["manifest"] == off["manifest"]
+    assert on["prefix_sharing"]["tokens_saved"] > 0 == off["prefix_sharing"]["tokens_saved"]
+    # So a file made one way is reopened the other way.
+    ok(*base, tmp_path / "on.h5", "--no-prefix-sharing")
+
+
 def test_a_direction_without_a_fold(gap: Path, tmp_path: Path) -> None:
     base = ["direction", gap / "activations.h5", "--layer", 1, "--json", "--out"]
     whole = json.loads(ok(*base, tmp_path / "a.npz").stdout)

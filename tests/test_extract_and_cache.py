@@ -111,7 +111,8 @@ def test_the_self_check_sees_a_backend_that_depends_on_its_batch(
         return replace(capture, resid_post=capture.resid_post * factor)
 
     backend.capture = leaky  # type: ignore[method-assign]
-    with extract(backend, facts, tmp_path / "c.h5", source=described(facts)) as cache:
+    options: dict[str, Any] = {"source": described(facts), "prefix_sharing": False}
+    with extract(backend, facts, tmp_path / "c.h5", **options) as cache:
         assert cache.self_check_max_relative == pytest.approx(1e-3, rel=0.01)
 
 
@@ -144,7 +145,11 @@ def test_a_run_that_stops_goes_on_where_it_was(
             raise KeyboardInterrupt
         return right(sequences, positions, logit_ids)
 
-    options: dict[str, Any] = {"source": described(facts), "batch_tokens": 400}
+    options: dict[str, Any] = {
+        "source": described(facts),
+        "batch_tokens": 400,
+        "prefix_sharing": False,
+    }
     backend.capture = stops  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         extract(backend, facts, path, **options)
