@@ -16,7 +16,7 @@ from transformers import GenerationConfig
 
 from activations.backend import Capture, Edit, Prefix, Prompt, SharedPrefix, VerdictIds
 from activations.hooks import edited, find_blocks, observed
-from activations.kept import lend, why_not_lendable
+from activations.kept import lend, why_not_continuable, why_not_lendable
 from activations.tokens import PaddedBatch, pad, tokenize, verdict_ids
 from interp.errors import ModelError, SharingError
 from interp.items import Item
@@ -238,7 +238,7 @@ class HFBackend:
 
         with observed(self.blocks, on_resid_post, lambda _hidden: None):
             cache = self._cache_of(batch)
-        reason = "the model keeps no keys and values" if cache is None else why_not_lendable(cache)
+        reason = why_not_lendable(cache)
         if reason is not None:
             raise SharingError(
                 f"Prefixes cannot be shared by {type(self.model).__name__}: {reason}."
@@ -287,12 +287,18 @@ class HFBackend:
 
     @torch.inference_mode()
     def prefill(self, sequences: Sequence[Sequence[int]]) -> Prefix:
-        """Keys and values of prefixes; left-padded, so that suffixes line up."""
+        """Keys and values of prefixes; left-padded, so that suffixes line up.
+
+        Raises:
+            ModelError: the model keeps another state than keys and values.
+        """
         batch = pad(sequences, "left", self.device)
         cache = self._cache_of(batch)
-        if cache is None:
+        reason = why_not_continuable(cache)
+        if reason is not None:
             raise ModelError(
-                f"{type(self.model).__name__} keeps no keys and values to continue from."
+                f"{type(self.model).__name__} cannot go on after a kept prompt: {reason}. Expected "
+                f"keys and values of attention layers."
             )
         return Prefix(cache, batch.is_token, batch.lengths)
 

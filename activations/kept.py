@@ -14,15 +14,27 @@ __all__ = ["lend", "why_not_lendable"]
 _LENDABLE: Final = (DynamicLayer, DynamicSlidingWindowLayer)
 
 
-def why_not_lendable(cache: Any) -> str | None:
-    """Why a model's cache cannot be shared by a batch, or None if it can."""
+def why_not_continuable(cache: Any) -> str | None:
+    """Why several tokens cannot safely follow what a model keeps, or None if they can.
+
+    Recurrent states are refused: some families continue them by one token only, and give wrong
+    numbers or fail for more.
+    """
+    if cache is None:
+        return "the model keeps no keys and values"
     if type(cache) is not DynamicCache:
         return f"the model keeps its state in a {type(cache).__name__}"
-    others = sorted(
-        {type(layer).__name__ for layer in cache.layers if type(layer) not in _LENDABLE}
-    )
+    others = {type(layer).__name__ for layer in cache.layers if type(layer) not in _LENDABLE}
     if others:
-        return f"the model keeps layers of the kind {', '.join(others)}"
+        return f"the model keeps layers of the kind {', '.join(sorted(others))}"
+    return None
+
+
+def why_not_lendable(cache: Any) -> str | None:
+    """Why what a model keeps of one row cannot be shared by a batch, or None if it can."""
+    reason = why_not_continuable(cache)
+    if reason is not None:
+        return reason
     if not all(layer.is_initialized for layer in cache.layers):
         return "the model leaves layers of its cache empty"
     if any(layer.keys.shape[0] != 1 or layer.values.shape[0] != 1 for layer in cache.layers):
