@@ -51,6 +51,7 @@ class HFBackend:
         weights: str | None = None,
         revision: str | None = None,
         padding: Literal["left", "right"] = "right",
+        template_args: Mapping[str, Any] | None = None,
     ) -> None:
         """Wrap a loaded model; it is put in evaluation mode and otherwise left as it is.
 
@@ -61,11 +62,13 @@ class HFBackend:
             weights: fingerprint of the weights; None hashes the parameters.
             revision: recorded.
             padding: side of the padding in `capture` and `logits`.
+            template_args: further variables of the chat template, such as `enable_thinking`.
         """
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.blocks = find_blocks(model)
         self.padding: Literal["left", "right"] = padding
+        self.template_args = dict(template_args or {})
         self._model_id = model_id
         self._weights = weights
         self._revision = revision
@@ -109,13 +112,14 @@ class HFBackend:
             "chat_template": None
             if template is None
             else sha256(str(template).encode()).hexdigest(),
+            "template_args": self.template_args,
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "attn_implementation": self.model.config._attn_implementation,
         }
 
     def tokenize(self, items: Sequence[Item]) -> tuple[Prompt, ...]:
         """See `activations.tokens.tokenize`."""
-        return tokenize(self.tokenizer, items)
+        return tokenize(self.tokenizer, items, self.template_args)
 
     def verdict_ids(self, prompts: Sequence[Prompt]) -> VerdictIds:
         """See `activations.tokens.verdict_ids`."""

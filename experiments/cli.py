@@ -29,10 +29,12 @@ from experiments.options import (
     SeedOption,
     SharingOption,
     SourceOption,
+    TemplateOption,
     TokenOption,
     ViewOption,
     numbers,
     open_items,
+    template_args,
 )
 from interp.errors import InterpError
 from interp.vocabulary import ANSWER_CONDITIONS, Store
@@ -134,6 +136,7 @@ def extract(
     ] = None,
     batch_tokens: BatchOption = 2048,
     prefix_sharing: SharingOption = True,
+    template_arg: TemplateOption = None,
 ) -> None:
     """Run items through a model and keep residual streams in a cache file.
 
@@ -145,7 +148,13 @@ def extract(
     from experiments.tables import sharing_sentence
 
     opened, found = open_items(source, view, n, seed, map_)
-    spec = ModelSpec.parse(model, dtype=dtype, device=device, attn=attn)
+    spec = ModelSpec.parse(
+        model,
+        dtype=dtype,
+        device=device,
+        attn=attn,
+        template_args=template_args(template_arg),
+    )
     note(f"Loading {spec.model_id} ({dtype}); {len(found)} items of {opened.name}")
     backend = load_backend(spec)
     size = (
@@ -296,6 +305,7 @@ def steer(
             dtype=manifest["dtype"],
             device=device,
             attn=manifest["attn_implementation"],
+            template_args=manifest.get("template_args"),
         )
         note(f"Loading {spec.model_id} ({spec.dtype})")
         backend = load_backend(spec)
@@ -335,6 +345,7 @@ def answer(
     dtype: DtypeOption = "float32",
     device: DeviceOption = "auto",
     batch_tokens: BatchOption = 2048,
+    template_arg: TemplateOption = None,
     json: JsonOption = False,
 ) -> None:
     """Ask the model: forced choice by logits, and greedy generation with the answer parser."""
@@ -345,7 +356,8 @@ def answer(
 
     conditions = ANSWER_CONDITIONS if condition == "both" else (condition,)
     opened, found = open_items(source, view, n, seed, map_)
-    spec = ModelSpec.parse(model, dtype=dtype, device=device)
+    arguments = template_args(template_arg)
+    spec = ModelSpec.parse(model, dtype=dtype, device=device, template_args=arguments)
     note(f"Loading {spec.model_id} ({dtype}); {len(found)} items of {opened.name}")
     backend = load_backend(spec)
     with progress("answers", len(found) * len(conditions)) as advance:

@@ -71,6 +71,7 @@ class ExpressionGapConfig:
         dtype: of the model.
         device: torch device or `auto`.
         seed: of items, folds, random directions and intervals.
+        template_args: further variables of the chat template.
     """
 
     model: str
@@ -89,6 +90,7 @@ class ExpressionGapConfig:
     dtype: Dtype = "float32"
     device: str = "auto"
     seed: int = 0
+    template_args: Mapping[str, Any] | None = None
 
 
 def signed_items(sweep: ProbeSweep) -> SignedItems:
@@ -117,7 +119,12 @@ def run_expression_gap(
             return read_run(folder)
     source = open_source(config.source, config.field_map)
     items = load_items(source, view=config.view, n=config.n, seed=config.seed)
-    spec = ModelSpec.parse(config.model, dtype=config.dtype, device=config.device)
+    spec = ModelSpec.parse(
+        config.model,
+        dtype=config.dtype,
+        device=config.device,
+        template_args=config.template_args,
+    )
     write_json(config_path, settings)
     described = describe_source(source, items, view=config.view, seed=config.seed)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -33,11 +34,13 @@ __all__ = [
     "SeedOption",
     "SharingOption",
     "SourceOption",
+    "TemplateOption",
     "TokenOption",
     "ViewOption",
     "field_map",
     "numbers",
     "open_items",
+    "template_args",
 ]
 
 ModelOption = Annotated[
@@ -66,6 +69,14 @@ TokenOption = Annotated[
 DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Of weights and activations.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="Torch device; auto takes a GPU.")]
 BatchOption = Annotated[int, typer.Option("--batch-tokens", help="Padded tokens a batch.")]
+TemplateOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--template-arg",
+        metavar="NAME=VALUE",
+        help="Variable of the chat template, for example enable_thinking=false; may be repeated.",
+    ),
+]
 SharingOption = Annotated[
     bool,
     typer.Option(
@@ -105,6 +116,23 @@ def field_map(pairs: list[str] | None) -> dict[str, str]:
                 f"--map is {pair!r}; expected FIELD=COLUMN, for example label=is_true."
             )
         result[field] = column
+    return result
+
+
+def template_args(pairs: list[str] | None) -> dict[str, Any]:
+    """From `NAME=VALUE` texts to a map; a value that is JSON is read as such, else it is text."""
+    result: dict[str, Any] = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier() or name in result:
+            raise InterpError(
+                f"--template-arg is {pair!r}; expected NAME=VALUE, each name once, for example "
+                f"enable_thinking=false."
+            )
+        try:
+            result[name] = json.loads(value)
+        except json.JSONDecodeError:
+            result[name] = value
     return result
 
 

@@ -253,6 +253,40 @@ def test_sharing_can_be_turned_off_and_gives_the_same_manifest(
     ok(*base, tmp_path / "on.h5", "--no-prefix-sharing")
 
 
+def test_template_arguments_reach_the_template_and_the_manifest(
+    tiny_model: Callable[..., Any], tokenizer: Any, tmp_path: Path
+) -> None:
+    import copy
+
+    folder = tmp_path / "moody"
+    tiny_model("llama").save_pretrained(folder)
+    moody = copy.deepcopy(tokenizer)
+    moody.chat_template += "{% if mood is defined %}{{ mood }}:{{ mood == 3 }}{% endif %}"
+    moody.save_pretrained(folder)
+    base = ["--model", folder, "--source", "facts", "--n", 40]
+    plain, dry = tmp_path / "plain.h5", tmp_path / "dry.h5"
+    ok("extract", *base, "--out", plain)
+    ok("extract", *base, "--template-arg", "mood=3", "--out", dry)
+    with h5py.File(plain) as a, h5py.File(dry) as b:
+        assert json.loads(b.attrs["manifest"])["model"]["template_args"] == {"mood": 3}
+        # "3:True" follows every prompt: JSON values keep their type.
+        more = b["n_tokens"][:] - a["n_tokens"][:]
+        assert set(more.tolist()) == {len(moody("3:True", add_special_tokens=False)["input_ids"])}
+    message = refused("extract", *base, "--out", dry)
+    assert "model.template_args.mood: the file has 3, this run has None" in message
+    # Steering takes them from the cache.
+    ok("probe", dry, "--out", tmp_path / "probe")
+    ok(
+        *("steer", dry, "--probe", tmp_path / "probe", "--model", folder),
+        *("--random-directions", 1, "--out", tmp_path / "steer"),
+    )
+    out = tmp_path / "x.h5"
+    for pair in ("mood", "=3", "2x=3"):
+        assert "NAME=VALUE" in refused("extract", *base, "--template-arg", pair, "--out", out)
+    message = refused("extract", *base, "--template-arg", "moood=3", "--out", out)
+    assert "does not read 'moood'" in message
+
+
 def test_a_direction_without_a_fold(gap: Path, tmp_path: Path) -> None:
     base = ["direction", gap / "activations.h5", "--layer", 1, "--json", "--out"]
     whole = json.loads(ok(*base, tmp_path / "a.npz").stdout)

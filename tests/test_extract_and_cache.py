@@ -256,6 +256,7 @@ def manifests(backend: HFBackend, facts: tuple[Item, ...]) -> dict[str, Any]:
         ({"token_rule": "answer_stub"}, "token_rule"),
         ({"store": "float16"}, "store"),
         ({"dtype": torch.bfloat16}, "model.dtype"),
+        ({"template_args": {"m": "unused"}}, "model.template_args.m"),
     ],
 )
 def test_a_file_of_another_extraction_is_refused_untouched(
@@ -275,6 +276,7 @@ def test_a_file_of_another_extraction_is_refused_untouched(
     backend = tiny_backend(**change.get("model", {}))
     if "dtype" in change:
         backend.model.to(change["dtype"])
+    backend.template_args = change.get("template_args", {})
     items = facts[: change.get("items", len(facts))]
     source = described(items) | {k: v for k, v in change.items() if k in ("view", "seed")}
     options = {k: v for k, v in change.items() if k in ("token_rule", "store")}
