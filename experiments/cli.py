@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from experiments.cli_cache import cache_app
+from experiments.cli_cache import cache_app, drift
 from experiments.cli_run import demo, run_app
 from experiments.options import (
     AlphasOption,
@@ -74,6 +74,7 @@ app = typer.Typer(
 app.add_typer(cache_app, name="cache")
 app.add_typer(run_app, name="run")
 app.command("demo", epilog="Example: interp demo")(demo)
+app.command("drift", epilog="Example: interp drift facts.h5 same.h5")(drift)
 
 
 @app.command(epilog="Example: interp sources")

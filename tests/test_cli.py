@@ -166,6 +166,20 @@ def examples(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[
         yield " ".join(path), command.epilog or ""
 
 
+def more_of(first: str, second: str) -> None:
+    """A cache of items of the same source that another cache does not hold."""
+    from activations import ActivationCache, ModelSpec, describe_source, extract, load_backend
+    from interp import load_items, open_source
+
+    source = open_source("facts:elements")
+    with ActivationCache.open(Path(first)) as cache:
+        known = set(cache.item_id)
+    items = [item for item in load_items(source, n=80) if item.item_id not in known]
+    backend = load_backend(ModelSpec.parse("smollm2"))
+    described = describe_source(source, items, view=None, seed=0)
+    extract(backend, items, Path(second), source=described).close()
+
+
 def test_every_example_in_the_help_works(
     tmp_path: Path,
     tiny_model: Callable[..., Any],
@@ -175,7 +189,8 @@ def test_every_example_in_the_help_works(
     found = dict(examples())
     assert set(found) >= {
         *("sources", "items", "extract", "probe", "direction", "steer", "answer", "demo"),
-        *("cache info", "cache verify", "run expression-gap"),
+        *("cache info", "cache verify", "cache merge", "cache export", "drift"),
+        "run expression-gap",
     }
     # The alias stands for a tiny model here; everything else is as printed.
     folder = tmp_path / "tiny"
@@ -185,13 +200,20 @@ def test_every_example_in_the_help_works(
         "activations.spec._locate", lambda _: ("local", str(folder), "smollm2", None)
     )
     monkeypatch.chdir(tmp_path)
-    order = ("sources", "items", "extract", "probe", "direction", "steer", "answer", "cache", "run")
+    order = (
+        *("sources", "items", "extract", "probe", "direction", "steer", "answer", "drift"),
+        *("cache", "run"),
+    )
     names = sorted(found, key=lambda name: [*order, "demo"].index(name.split()[0]))
     for name in names:
         example = found[name].removeprefix("Example: ")
         assert example.startswith(f"interp {name}"), (name, found[name])
         shown = re.sub(r"[\s│]+", " ", ok(*name.split(), "--help").output)
         assert example in shown
+        if name == "cache merge":
+            more_of("facts.h5", "more.h5")
+        if name == "drift":
+            Path("same.h5").write_bytes(Path("facts.h5").read_bytes())
         ok(*shlex.split(example)[1:])
     assert (tmp_path / "facts.h5").exists()
     assert any((tmp_path / "runs").glob("*-expression-gap-facts/run.json"))
