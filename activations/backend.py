@@ -24,6 +24,7 @@ __all__ = [
     "ModelBackend",
     "Prefix",
     "Prompt",
+    "SharedPrefix",
     "VerdictIds",
 ]
 
@@ -134,6 +135,21 @@ class Prefix:
     lengths: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class SharedPrefix:
+    """What a backend keeps of the first tokens that many sequences have in common.
+
+    Attributes:
+        state: the backend's keys and values of one row; opaque, never changed by a continuation.
+        n_tokens: tokens of the prefix.
+        resid_norm: (n_layers, n_tokens) norms of `resid_post`, on the CPU.
+    """
+
+    state: Any
+    n_tokens: int
+    resid_norm: Tensor
+
+
 class ModelBackend(Protocol):
     """A running model. Every method takes one batch; batching is the caller's."""
 
@@ -160,6 +176,24 @@ class ModelBackend(Protocol):
         self, sequences: Sequence[Sequence[int]], positions: Sequence[int], logit_ids: Sequence[int]
     ) -> Capture:
         """Residual streams of all layers at `positions[i]` of sequence `i`."""
+        ...
+
+    def share_prefix(self, ids: Sequence[int]) -> SharedPrefix:
+        """Run a prefix once, for `capture_after`.
+
+        Raises:
+            SharingError: the model keeps a state that a batch cannot share; says which.
+        """
+        ...
+
+    def capture_after(
+        self,
+        prefix: SharedPrefix,
+        suffixes: Sequence[Sequence[int]],
+        positions: Sequence[int],
+        logit_ids: Sequence[int],
+    ) -> Capture:
+        """What `capture` gives for prefix + suffix; `positions` count from the suffix's start."""
         ...
 
     def intervene(self, edits: Sequence[Edit]) -> AbstractContextManager[None]:

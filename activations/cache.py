@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from activations.backend import Capture, Prompt
+from activations.layout import FORMAT, SCHEMA_VERSION, create_file, sharing_text
 from interp.errors import CacheError
 from interp.files import atomic_path, partial_path, require_file
-from interp.items import Item, item_from_record, item_to_record
+from interp.items import Item, item_from_record
 from interp.vocabulary import Store
 
 __all__ = [
@@ -33,10 +34,6 @@ __all__ = [
     "verify",
 ]
 
-SCHEMA_VERSION: Final = 1
-_FORMAT: Final = "interp activation cache"
-_ROWS_PER_CHUNK: Final = 64
-_LABELS: Final = {True: 1, False: 0, None: -1}
 _OPEN_ERRORS: Final = (OSError, KeyError, RuntimeError, ValueError)
 
 
@@ -110,10 +107,10 @@ class ActivationCache:
                 f"written to; expected an activation cache made by `interp extract`."
             ) from error
         try:
-            if file.attrs.get("format") != _FORMAT:
+            if file.attrs.get("format") != FORMAT:
                 raise CacheError(
                     f"{path} is an HDF5 file, but not an activation cache: it lacks the mark "
-                    f"{_FORMAT!r}. Make one with `interp extract`."
+                    f"{FORMAT!r}. Make one with `interp extract`."
                 )
             if int(file.attrs["schema_version"]) != SCHEMA_VERSION:
                 raise CacheError(
@@ -192,6 +189,21 @@ class ActivationCache:
         value = float(self._file.attrs["self_check_max_relative"])
         return None if np.isnan(value) else value
 
+    def array(self, name: str, rows: slice) -> NDArray[Any]:
+        """Some rows of a dataset, in the number type of the file."""
+        return np.asarray(self._file[name][rows])
+
+    @property
+    def prefix_sharing(self) -> dict[str, Any] | None:
+        """What the run that finished the file shared; None if unfinished, or not recorded.
+
+        `prefixes` were run once each for `items` rows, so that `tokens_saved` of `tokens` were not
+        run; `off` says why nothing was shared.
+        """
+        text = self._file.attrs.get("prefix_sharing", "")
+        text = text.decode() if isinstance(text, bytes) else str(text)
+        return dict(json.loads(text)) if text else None
+
     def items(self) -> tuple[Item, ...]:
         """The items themselves, prompts included."""
         return tuple(item_from_record(json.loads(text)) for text in self._strings("item"))
@@ -248,7 +260,15 @@ class CacheWriter:
         partial = partial_path(path)
         if not partial.exists():
             with atomic_path(partial) as aside:
-                _create(aside, manifest, items, prompts, n_layers, d_model, store)
+                create_file(
+                    aside,
+                    manifest=manifest,
+                    items=items,
+                    n_tokens=[len(prompt.ids) for prompt in prompts],
+                    n_layers=n_layers,
+                    d_model=d_model,
+                    store=store,
+                )
         else:
             with ActivationCache.open(partial, allow_unfinished=True) as found:
                 refuse_mismatch(partial, manifest_differences(found.manifest, manifest))
@@ -303,9 +323,15 @@ class CacheWriter:
         """(len(index), n_layers, d_model): rows as written; `index` ascending."""
         return np.asarray(self._file["resid_post"][list(index)], dtype=np.float32)
 
-    def finish(self, self_check_max_relative: float) -> None:
-        """Store the self-check, close the file and move it to its final place."""
+    def finish(self, self_check_max_relative: float, sharing: Mapping[str, Any]) -> None:
+        """Store how the file was made, close it and move it to its final place.
+
+        Args:
+            self_check_max_relative: largest relative difference of rows that were run again.
+            sharing: see `ActivationCache.prefix_sharing`.
+        """
         self._file.attrs.modify("self_check_max_relative", self_check_max_relative)
+        self._file.attrs.modify("prefix_sharing", sharing_text(sharing))
         self._file.close()
         partial_path(self.path).replace(self.path)
 
@@ -333,43 +359,3 @@ def verify(cache: ActivationCache) -> list[str]:
     if len(set(cache.item_id)) < cache.n_items:
         faults.append("item ids are not unique")
     return faults
-
-
-def _create(
-    path: Path,
-    manifest: Mapping[str, Any],
-    items: Sequence[Item],
-    prompts: Sequence[Prompt],
-    n_layers: int,
-    d_model: int,
-    store: Store,
-) -> None:
-    n = len(items)
-    rows = min(_ROWS_PER_CHUNK, n)
-    text = h5py.string_dtype("utf-8")
-    with h5py.File(path, "w") as file:
-        file.attrs["format"] = _FORMAT
-        file.attrs["schema_version"] = SCHEMA_VERSION
-        file.attrs["manifest"] = json.dumps(manifest, ensure_ascii=False, allow_nan=False)
-        # Set when the file is finished; made here so that finishing only overwrites bytes.
-        file.attrs["self_check_max_relative"] = np.nan
-        for name, shape, chunks, dtype in (
-            ("resid_post", (n, n_layers, d_model), (rows, 1, d_model), store),
-            ("resid_pre0", (n, d_model), (rows, d_model), store),
-            ("answer_logits", (n, 2), None, np.float32),
-            ("resid_norm", (n, n_layers), None, np.float32),
-        ):
-            early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-            early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-            file.create_dataset(
-                name, shape, dtype=dtype, chunks=chunks, fillvalue=np.nan, dcpl=early
-            )
-        file["item_id"] = np.array([item.item_id for item in items], dtype=text)
-        file["group_id"] = np.array([item.group_id for item in items], dtype=text)
-        file["category"] = np.array([item.category for item in items], dtype=text)
-        file["item"] = np.array(
-            [json.dumps(item_to_record(item), ensure_ascii=False) for item in items], dtype=text
-        )
-        file["label"] = np.array([_LABELS[item.label] for item in items], dtype=np.int8)
-        file["n_tokens"] = np.array([len(prompt.ids) for prompt in prompts], dtype=np.int32)
-        file["done"] = np.zeros(n, dtype=np.uint8)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -10,9 +11,10 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from activations.backend import ModelBackend, Prompt, VerdictIds
-from activations.batches import BATCH_TOKENS, plan_batches, run_batches
+from activations.backend import ModelBackend, VerdictIds
+from activations.batches import BATCH_TOKENS
 from activations.cache import ActivationCache, CacheWriter, manifest_differences, refuse_mismatch
+from activations.passes import Reading, capture_plain, plan_sharing, relative, run_passes
 from interp.errors import ModelError
 from interp.items import Item, items_sha256
 from interp.prompts import ANSWER_STUB
@@ -74,6 +76,7 @@ def extract(
     token_rule: TokenRule = "last_prompt",
     store: Store = "float32",
     batch_tokens: int = BATCH_TOKENS,
+    prefix_sharing: bool = True,
     progress: Progress = lambda _: None,
 ) -> ActivationCache:
     """Write the activations of all items to `path`, or reopen or resume what is there.
@@ -89,6 +92,9 @@ def extract(
         token_rule: the token at which residual streams are read.
         store: `float32` or `float16`.
         batch_tokens: padded tokens a batch.
+        prefix_sharing: run first tokens that prompts have in common once, where it pays and the
+            model can. The numbers are the same up to rounding, so the manifest does not depend on
+            it; what was shared stands in the file's `prefix_sharing`.
         progress: called after each batch.
 
     Raises:
@@ -107,14 +113,11 @@ def extract(
         refuse_mismatch(path, differences)
         progress(len(items))
         return cache
-    positions = [prompt.position(token_rule) for prompt in prompts]
-    logit_ids = (verdicts.true_id, verdicts.false_id)
-
-    def run(index: Sequence[int]) -> Any:
-        return backend.capture(
-            [prompts[i].ids_with_stub for i in index], [positions[i] for i in index], logit_ids
-        )
-
+    reading = Reading(
+        prompts,
+        [prompt.position(token_rule) for prompt in prompts],
+        (verdicts.true_id, verdicts.false_id),
+    )
     with CacheWriter.open(
         path,
         manifest=manifest,
@@ -124,15 +127,15 @@ def extract(
         d_model=backend.d_model,
         store=store,
     ) as writer:
-        pending = writer.pending()
+        pending = writer.pending().tolist()
         progress(len(items) - len(pending))
-        lengths = [len(prompts[i].ids_with_stub) for i in pending]
-        batches = [pending[batch].tolist() for batch in plan_batches(lengths, batch_tokens)]
-        for index, capture in run_batches(batches, run):
-            _require_finite(capture.resid_post, [items[i].item_id for i in index])
-            writer.write(index, capture)
-            progress(len(index))
-        writer.finish(_self_check(writer, prompts, run))
+        sample = _sample(len(items))
+        plan = plan_sharing(backend, reading, pending, prefix_sharing=prefix_sharing, prefer=sample)
+        for rows, capture in run_passes(backend, reading, plan, batch_tokens=batch_tokens):
+            _require_finite(capture.resid_post, [items[row].item_id for row in rows])
+            writer.write(rows, capture)
+            progress(len(rows))
+        writer.finish(_self_check(writer, backend, reading, sample, plan.alone), plan.record())
     return ActivationCache.open(path)
 
 
@@ -146,21 +149,39 @@ def _require_finite(resid_post: torch.Tensor, item_ids: Sequence[str]) -> None:
         )
 
 
-def _self_check(writer: CacheWriter, prompts: Sequence[Prompt], run: Callable[..., Any]) -> float:
-    """Run a sample again, each item alone and unpadded; the largest relative difference."""
-    n = len(prompts)
+def _sample(n: int) -> list[int]:
+    """Rows that are run again, spread evenly, ascending."""
     size = min(n, max(_SELF_CHECK_LEAST, round(_SELF_CHECK_SHARE * n)))
-    sample = np.unique(np.linspace(0, n - 1, size).round().astype(int)).tolist()
-    stored = writer.rows(sample)
+    rows: list[int] = np.unique(np.linspace(0, n - 1, size).round().astype(int)).tolist()
+    return rows
+
+
+def _self_check(
+    writer: CacheWriter,
+    backend: ModelBackend,
+    reading: Reading,
+    sample: Sequence[int],
+    known: Mapping[int, torch.Tensor],
+) -> float:
+    """Largest relative difference between rows as stored and as run alone, unpadded, unshared.
+
+    Args:
+        writer: of the file.
+        backend: the model.
+        reading: what was read.
+        sample: ascending rows to compare.
+        known: rows that were run alone already.
+    """
     worst = 0.0
-    for row, index in enumerate(sample):
-        alone = run([index]).resid_post[0].numpy()
-        size = np.maximum(np.linalg.norm(alone, axis=1), np.finfo(np.float32).tiny)
-        difference = np.linalg.norm(stored[row] - alone, axis=1) / size
-        if not np.isfinite(difference).all():
+    for row, stored in zip(sample, writer.rows(sample), strict=True):
+        alone = known.get(row)
+        if alone is None:
+            alone = capture_plain(backend, reading, [row]).resid_post[0]
+        difference = relative(torch.from_numpy(stored), alone)
+        if not math.isfinite(difference):
             raise ModelError(
-                f"The self-check of item {prompts[index].item_id!r} is not finite: run alone, the "
-                f"model gives other values than in a batch. Use --dtype float32."
+                f"The self-check of item {reading.prompts[row].item_id!r} is not finite: run "
+                f"alone, the model gives other values than in a batch. Use --dtype float32."
             )
-        worst = max(worst, float(difference.max()))
+        worst = max(worst, difference)
     return worst

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from activations.backend import Capture, Edit, Prefix, Prompt, VerdictIds
+from activations.backend import Capture, Edit, Prefix, Prompt, SharedPrefix, VerdictIds
 from activations.hooks import edited, find_blocks, observed
+from activations.kept import lend, why_not_continuable, why_not_lendable
 from activations.tokens import PaddedBatch, pad, tokenize, verdict_ids
-from interp.errors import ModelError
+from interp.errors import ModelError, SharingError
 from interp.items import Item
 
 __all__ = ["HFBackend", "parameters_sha256"]
@@ -49,6 +51,7 @@ class HFBackend:
         revision: str | None = None,
         adapter: str | None = None,
         padding: Literal["left", "right"] = "right",
+        template_args: Mapping[str, Any] | None = None,
     ) -> None:
         """Wrap a loaded model; it is put in evaluation mode and otherwise left as it is.
 
@@ -60,11 +63,13 @@ class HFBackend:
             revision: recorded.
             adapter: fingerprint of an attached adapter; None for the bare model.
             padding: side of the padding in `capture` and `logits`.
+            template_args: further variables of the chat template, such as `enable_thinking`.
         """
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.blocks = find_blocks(model)
         self.padding: Literal["left", "right"] = padding
+        self.template_args = dict(template_args or {})
         self._model_id = model_id
         self._weights = weights
         self._revision = revision
@@ -110,13 +115,14 @@ class HFBackend:
             "chat_template": None
             if template is None
             else sha256(str(template).encode()).hexdigest(),
+            "template_args": self.template_args,
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "attn_implementation": self.model.config._attn_implementation,
         }
 
     def tokenize(self, items: Sequence[Item]) -> tuple[Prompt, ...]:
         """See `activations.tokens.tokenize`; a prompt that the model cannot take is an error."""
-        prompts = tokenize(self.tokenizer, items)
+        prompts = tokenize(self.tokenizer, items, self.template_args)
         for prompt in prompts:
             self._require_room(len(prompt.ids_with_stub), f"Item {prompt.item_id!r}: the prompt")
         return prompts
@@ -162,6 +168,17 @@ class HFBackend:
         chosen: Tensor = logits[rows, columns.to(logits.device)][:, ids]
         return chosen.float().cpu()
 
+    def _cache_of(self, batch: PaddedBatch) -> Any:
+        """Keys and values after a pass over a batch; None if the model keeps none."""
+        output = self._forward(
+            torch.zeros(1, dtype=torch.long, device=self.device),
+            input_ids=batch.ids,
+            position_ids=batch.position_ids,
+            attention_mask=batch.is_token.long() if batch.is_ragged else None,
+            use_cache=True,
+        )
+        return getattr(output, self._cache_name, None)
+
     def _plain_pass(self, batch: PaddedBatch, logit_ids: Sequence[int], **inputs: Any) -> Tensor:
         """Logits after the last token of each sequence."""
         if self.padding == "left" and batch.is_ragged:
@@ -181,10 +198,28 @@ class HFBackend:
             logit_ids: vocabulary ids whose logits are wanted.
         """
         batch = pad(sequences, self.padding, self.device)
-        n = len(sequences)
-        columns = batch.starts + torch.tensor(positions, device=self.device)
         # The first token is left out of the norms: it holds the attention sink.
         counted = batch.is_token & (batch.position_ids > 0)
+        return self._capture(
+            batch.starts + torch.tensor(positions, device=self.device),
+            counted,
+            torch.empty(self.n_layers, 0),
+            lambda: self._plain_pass(batch, logit_ids),
+        )
+
+    def _capture(
+        self, columns: Tensor, counted: Tensor, norms_before: Tensor, run: Callable[[], Tensor]
+    ) -> Capture:
+        """Observe one pass.
+
+        Args:
+            columns: (n,) of the wanted tokens.
+            counted: (n, seq) of bool, tokens that the median norm is taken over.
+            norms_before: (n_layers, k) norms of tokens before these, the same for all rows, that
+                the median is taken over too.
+            run: the pass; gives the logits.
+        """
+        n = len(columns)
         resid_post = torch.empty(n, self.n_layers, self.d_model)
         resid_norm = torch.empty(n, self.n_layers)
         resid_pre0 = torch.empty(n, self.d_model)
@@ -197,14 +232,68 @@ class HFBackend:
             resid_post[:, layer] = at_columns(hidden).cpu()
             norms = hidden.float().norm(dim=-1)
             norms = norms.masked_fill(~counted.to(hidden.device), float("nan"))
-            resid_norm[:, layer] = norms.nanmedian(dim=1).values.cpu()
+            before = norms_before[layer].to(hidden.device).expand(n, -1)
+            resid_norm[:, layer] = torch.cat([before, norms], dim=1).nanmedian(dim=1).values.cpu()
 
         def on_resid_pre0(hidden: Tensor) -> None:
             resid_pre0.copy_(at_columns(hidden))
 
         with observed(self.blocks, on_resid_post, on_resid_pre0):
-            logits = self._plain_pass(batch, logit_ids)
+            logits = run()
         return Capture(resid_post, resid_pre0, logits, resid_norm)
+
+    @torch.inference_mode()
+    def share_prefix(self, ids: Sequence[int]) -> SharedPrefix:
+        """Run a prefix once; its keys and values are lent to any number of continuations.
+
+        Raises:
+            SharingError: the model keeps no keys and values, or of a kind that rows cannot share.
+        """
+        batch = pad([ids], "right", self.device)
+        norms = torch.empty(self.n_layers, len(ids))
+
+        def on_resid_post(layer: int, hidden: Tensor) -> None:
+            norms[layer] = hidden[0].float().norm(dim=-1).cpu()
+
+        with observed(self.blocks, on_resid_post, lambda _hidden: None):
+            cache = self._cache_of(batch)
+        reason = why_not_lendable(cache)
+        if reason is not None:
+            raise SharingError(
+                f"Prefixes cannot be shared by {type(self.model).__name__}: {reason}."
+            )
+        return SharedPrefix(cache, len(ids), norms)
+
+    @torch.inference_mode()
+    def capture_after(
+        self,
+        prefix: SharedPrefix,
+        suffixes: Sequence[Sequence[int]],
+        positions: Sequence[int],
+        logit_ids: Sequence[int],
+    ) -> Capture:
+        """What `capture` gives for the prefix followed by each suffix.
+
+        Args:
+            prefix: from `share_prefix`.
+            suffixes: token ids after the prefix, of any lengths; padded on the right here.
+            positions: index of the wanted token in each suffix.
+            logit_ids: vocabulary ids whose logits are wanted.
+        """
+        batch = pad(suffixes, "right", self.device)
+        shifted = replace(batch, position_ids=batch.position_ids + prefix.n_tokens)
+        return self._capture(
+            torch.tensor(positions, device=self.device),
+            batch.is_token,
+            prefix.resid_norm[:, 1:],
+            lambda: self._logits_at(
+                shifted,
+                batch.lengths - 1,
+                logit_ids,
+                use_cache=True,
+                **{self._cache_name: lend(prefix.state, len(suffixes))},
+            ),
+        )
 
     def intervene(self, edits: Sequence[Edit]) -> AbstractContextManager[None]:
         """Apply edits to every forward pass inside the context; see `activations.hooks.edited`."""
@@ -217,19 +306,18 @@ class HFBackend:
 
     @torch.inference_mode()
     def prefill(self, sequences: Sequence[Sequence[int]]) -> Prefix:
-        """Keys and values of prefixes; left-padded, so that suffixes line up."""
+        """Keys and values of prefixes; left-padded, so that suffixes line up.
+
+        Raises:
+            ModelError: the model keeps another state than keys and values.
+        """
         batch = pad(sequences, "left", self.device)
-        output = self._forward(
-            torch.zeros(1, dtype=torch.long, device=self.device),
-            input_ids=batch.ids,
-            position_ids=batch.position_ids,
-            attention_mask=batch.is_token.long() if batch.is_ragged else None,
-            use_cache=True,
-        )
-        cache = getattr(output, self._cache_name, None)
-        if cache is None:
+        cache = self._cache_of(batch)
+        reason = why_not_continuable(cache)
+        if reason is not None:
             raise ModelError(
-                f"{type(self.model).__name__} keeps no keys and values to continue from."
+                f"{type(self.model).__name__} cannot go on after a kept prompt: {reason}. Expected "
+                f"keys and values of attention layers."
             )
         return Prefix(cache, batch.is_token, batch.lengths)
 
@@ -253,13 +341,7 @@ class HFBackend:
         mask = None
         if not bool(prefix.is_token.all()):
             mask = torch.cat([prefix.is_token, batch.is_token], dim=1).long()
-        shifted = PaddedBatch(
-            batch.ids,
-            batch.is_token,
-            batch.position_ids + prefix.lengths[:, None],
-            batch.starts,
-            batch.lengths,
-        )
+        shifted = replace(batch, position_ids=batch.position_ids + prefix.lengths[:, None])
         return self._logits_at(
             shifted,
             torch.full_like(batch.lengths, seq - 1),

@@ -50,6 +50,11 @@ def _hidden(output: object) -> Tensor:
         raise ModelError(
             f"A decoder block returned {type(output).__name__}; expected hidden states."
         )
+    if first.ndim != 3:
+        raise ModelError(
+            f"A decoder block has hidden states of shape {tuple(first.shape)}; expected (n, seq, "
+            f"d_model). A model that carries several streams has no residual stream to read."
+        )
     return first
 
 

@@ -16,6 +16,7 @@ from transformers.utils import logging as transformers_logging
 
 from activations.hf import HFBackend
 from activations.spec import ModelSpec
+from activations.tokens import require_template_args
 from interp.errors import ModelError
 from interp.files import sha256_file, sha256_json
 
@@ -60,7 +61,15 @@ def load_backend(spec: ModelSpec) -> HFBackend:
         commit = getattr(model.config, "_commit_hash", None)
         revision = commit or spec.revision
         weights = f"hub:{commit}" if commit else None
-    return HFBackend(model, tokenizer, model_id=spec.model_id, weights=weights, revision=revision)
+    require_template_args(tokenizer, spec.template_args)
+    return HFBackend(
+        model,
+        tokenizer,
+        model_id=spec.model_id,
+        weights=weights,
+        revision=revision,
+        template_args=spec.template_args,
+    )
 
 
 def weights_sha256(spec: ModelSpec) -> str | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from interp.errors import ModelError, did_you_mean
 from interp.vocabulary import Dtype
@@ -32,6 +33,7 @@ class ModelSpec:
         dtype: of weights and activations while the model runs.
         device: torch device; `auto` takes a GPU where there is one.
         attn: attention implementation of transformers; None leaves the choice to it.
+        template_args: further variables of the chat template, such as `enable_thinking`.
     """
 
     model_id: str
@@ -41,10 +43,17 @@ class ModelSpec:
     dtype: Dtype = "float32"
     device: str = "auto"
     attn: str | None = None
+    template_args: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @classmethod
     def parse(
-        cls, text: str, *, dtype: Dtype = "float32", device: str = "auto", attn: str | None = None
+        cls,
+        text: str,
+        *,
+        dtype: Dtype = "float32",
+        device: str = "auto",
+        attn: str | None = None,
+        template_args: Mapping[str, Any] | None = None,
     ) -> ModelSpec:
         """Read an alias, `gguf:PATH`, a local folder, or a Hub id with optional `@revision`.
 
@@ -52,7 +61,8 @@ class ModelSpec:
             ModelError: missing path, or the wheel of an alias is not installed.
         """
         kind, location, model_id, revision = _locate(text)
-        return cls(model_id, kind, location, revision, dtype, device, attn)
+        arguments = dict(template_args or {})
+        return cls(model_id, kind, location, revision, dtype, device, attn, arguments)
 
 
 def _locate(text: str) -> tuple[Kind, str, str, str | None]:

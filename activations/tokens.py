@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -14,18 +15,63 @@ from interp.errors import ItemError, ModelError
 from interp.items import Item
 from interp.prompts import ANSWER_STUB
 
-__all__ = ["PaddedBatch", "pad", "render", "tokenize", "verdict_ids"]
+__all__ = [
+    "PaddedBatch",
+    "pad",
+    "render",
+    "require_template_args",
+    "tokenize",
+    "verdict_ids",
+]
 
 VERDICTS: Final = (" True", " False")
 
+_OURS: Final = (
+    "add_generation_prompt",
+    "chat_template",
+    "continue_final_message",
+    "conversation",
+    "messages",
+    "tokenize",
+)
+"""What the template is called with here, and a user may not change."""
 
-def render(tokenizer: Any, item: Item) -> str:
+_NO_ARGUMENTS: Final[Mapping[str, Any]] = {}
+
+
+def require_template_args(tokenizer: Any, template_args: Mapping[str, Any]) -> None:
+    """Raise `ModelError` unless the chat template can make use of every argument.
+
+    A template ignores names that it does not know, so that a mistyped one would change nothing
+    and be recorded all the same.
+    """
+    if not template_args:
+        return
+    template = tokenizer.chat_template
+    if template is None:
+        raise ModelError(
+            f"--template-arg {next(iter(template_args))} was given, but this tokenizer has no chat "
+            f"template. Leave it out."
+        )
+    for name in template_args:
+        if name in _OURS or not re.search(rf"\b{re.escape(name)}\b", str(template)):
+            raise ModelError(
+                f"--template-arg {name} has no effect: the chat template of this model does not "
+                f"read {name!r}, or it is set already. Check the name in the model's template."
+            )
+
+
+def render(tokenizer: Any, item: Item, template_args: Mapping[str, Any] = _NO_ARGUMENTS) -> str:
     """The prompt as text, generation prompt included; plain text without a chat template."""
     turns = [{"role": message.role, "content": message.content} for message in item.messages]
     if tokenizer.chat_template is None:
         return "\n\n".join(turn["content"] for turn in turns) + "\n"
     try:
-        return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+        return str(
+            tokenizer.apply_chat_template(
+                turns, tokenize=False, add_generation_prompt=True, **template_args
+            )
+        )
     except Exception as error:
         raise ItemError(
             f"Item {item.item_id!r}: the model's chat template refuses its messages ({error})."
@@ -43,27 +89,42 @@ def _encode(tokenizer: Any, text: str) -> tuple[list[int], list[tuple[int, int]]
     return ids, spans
 
 
-def tokenize(tokenizer: Any, items: Sequence[Item]) -> tuple[Prompt, ...]:
+def tokenize(
+    tokenizer: Any, items: Sequence[Item], template_args: Mapping[str, Any] = _NO_ARGUMENTS
+) -> tuple[Prompt, ...]:
     """Tokenise items for a forward pass.
 
     Args:
         tokenizer: a fast tokenizer of transformers.
         items: their prompts are rendered with the tokenizer's chat template.
+        template_args: further variables of the chat template, such as `enable_thinking`.
 
     Raises:
-        ItemError: a prompt has no tokens, or the template refuses it.
-        ModelError: the tokenizer cannot map tokens to characters (it is not a fast one).
+        ItemError: a prompt has no tokens but special ones, or the template refuses it.
+        ModelError: the tokenizer cannot map tokens to characters (it is not a fast one), or the
+            template does not read an argument.
     """
     if not tokenizer.is_fast:
         raise ModelError(
             f"{type(tokenizer).__name__} is a slow tokenizer; expected a fast one (tokenizer.json)."
         )
+    require_template_args(tokenizer, template_args)
     prompts: list[Prompt] = []
+    special = set(tokenizer.all_special_ids)
+    # One integer object for each token id, however often it occurs: prompts are held in memory.
+    known: dict[int, int] = {}
+
+    def compact(ids: Sequence[int]) -> tuple[int, ...]:
+        return tuple(known.setdefault(token, token) for token in ids)
+
     for item in items:
-        text = render(tokenizer, item)
+        text = render(tokenizer, item, template_args)
         ids, spans = _encode(tokenizer, text)
-        if not ids:
-            raise ItemError(f"Item {item.item_id!r}: its prompt has no tokens.")
+        if special.issuperset(ids):
+            raise ItemError(
+                f"Item {item.item_id!r}: its prompt is {text!r}, which has no tokens but special "
+                f"ones. Expected a prompt with text; check the item and the chat template."
+            )
         with_stub, _ = _encode(tokenizer, text + ANSWER_STUB)
         if with_stub[: len(ids)] == ids:
             stub = with_stub[len(ids) :]
@@ -71,7 +132,7 @@ def tokenize(tokenizer: Any, items: Sequence[Item]) -> tuple[Prompt, ...]:
             # The stub would merge with the prompt's last token; a model that generates cannot
             # do that either, so the stub then starts a token of its own.
             stub = list(tokenizer(ANSWER_STUB, add_special_tokens=False)["input_ids"])
-        prompts.append(Prompt(item.item_id, tuple(ids), tuple(stub), _end(text, spans, item)))
+        prompts.append(Prompt(item.item_id, compact(ids), compact(stub), _end(text, spans, item)))
     return tuple(prompts)
 
 

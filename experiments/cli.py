@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from experiments.cli_adapters import adapters_app
 from experiments.cli_behave import behave_app
-from experiments.cli_cache import cache_app
+from experiments.cli_cache import cache_app, drift
 from experiments.cli_run import demo, run_app
 from experiments.options import (
     AbilitiesOption,
@@ -34,7 +34,9 @@ from experiments.options import (
     PaperOption,
     RandomOption,
     SeedOption,
+    SharingOption,
     SourceOption,
+    TemplateOption,
     TokenOption,
     ViewOption,
     layer_numbers,
@@ -42,6 +44,7 @@ from experiments.options import (
     open_items,
     read_probe_of,
     source_options,
+    template_args,
 )
 from interp.errors import InterpError
 from interp.vocabulary import ANSWER_CONDITIONS, Store
@@ -84,6 +87,7 @@ app.add_typer(behave_app, name="behave")
 app.add_typer(cache_app, name="cache")
 app.add_typer(run_app, name="run")
 app.command("demo", epilog="Example: interp demo")(demo)
+app.command("drift", epilog="Example: interp drift facts.h5 same.h5")(drift)
 
 
 @app.command(epilog="Example: interp sources")
@@ -160,6 +164,8 @@ def extract(
         str | None, typer.Option("--attn", help="eager or sdpa; default: the model's own.")
     ] = None,
     batch_tokens: BatchOption = 2048,
+    prefix_sharing: SharingOption = True,
+    template_arg: TemplateOption = None,
 ) -> None:
     """Run items through a model and keep residual streams in a cache file.
 
@@ -168,10 +174,16 @@ def extract(
     from activations import ModelSpec, describe_source, load_backend
     from activations import extract as run_extract
     from experiments.console import note, progress
-    from experiments.tables import verdict_note
+    from experiments.tables import sharing_sentence, verdict_note
 
     opened, found = open_items(source, view, n, seed, map_)
-    spec = ModelSpec.parse(model, dtype=dtype, device=device, attn=attn)
+    spec = ModelSpec.parse(
+        model,
+        dtype=dtype,
+        device=device,
+        attn=attn,
+        template_args=template_args(template_arg),
+    )
     note(f"Loading {spec.model_id} ({dtype}); {len(found)} items of {opened.name}")
     backend = load_backend(spec)
     size = (
@@ -188,9 +200,11 @@ def extract(
             token_rule=token,
             store=store,
             batch_tokens=batch_tokens,
+            prefix_sharing=prefix_sharing,
             progress=advance,
         )
     with cache:
+        note(sharing_sentence(cache.prefix_sharing))
         note(
             f"{out}: {cache.n_items} items, self-check: largest relative difference of rerun items "
             f"{cache.self_check_max_relative:.2g}"
@@ -313,6 +327,7 @@ def steer(
             dtype=manifest["dtype"],
             device=device,
             attn=manifest["attn_implementation"],
+            template_args=manifest.get("template_args"),
         )
         note(f"Loading {spec.model_id} ({spec.dtype})")
         backend = load_backend(spec)
@@ -352,6 +367,7 @@ def answer(
     dtype: DtypeOption = "float32",
     device: DeviceOption = "auto",
     batch_tokens: BatchOption = 2048,
+    template_arg: TemplateOption = None,
     json: JsonOption = False,
 ) -> None:
     """Ask the model: forced choice by logits, and greedy generation with the answer parser."""
@@ -362,7 +378,8 @@ def answer(
 
     conditions = ANSWER_CONDITIONS if condition == "both" else (condition,)
     opened, found = open_items(source, view, n, seed, map_)
-    spec = ModelSpec.parse(model, dtype=dtype, device=device)
+    arguments = template_args(template_arg)
+    spec = ModelSpec.parse(model, dtype=dtype, device=device, template_args=arguments)
     note(f"Loading {spec.model_id} ({dtype}); {len(found)} items of {opened.name}")
     backend = load_backend(spec)
     note(verdict_note(backend, found))

@@ -1,14 +1,26 @@
-"""`interp cache`: look into activation caches."""
+"""`interp cache`: look into activation caches, merge and export them; and `interp drift`."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
-from experiments.options import CacheArgument, JsonOption
+from experiments.options import (
+    CacheArgument,
+    COption,
+    FoldsOption,
+    GroupOption,
+    JsonOption,
+    SeedOption,
+)
 
-__all__ = ["cache_app"]
+__all__ = ["cache_app", "drift"]
 
-cache_app = typer.Typer(help="Look into activation caches.", no_args_is_help=True)
+cache_app = typer.Typer(
+    help="Look into activation caches, merge and export them.", no_args_is_help=True
+)
 
 
 @cache_app.command("info", epilog="Example: interp cache info facts.h5")
@@ -28,10 +40,15 @@ def cache_info(file: CacheArgument, json: JsonOption = False) -> None:
             "n_groups": len(set(cache.group_id)),
             "self_check_max_relative": cache.self_check_max_relative,
         }
+        shared = cache.prefix_sharing
         if json:
-            print_json(counts | {"manifest": cache.manifest})
+            print_json(counts | {"prefix_sharing": shared, "manifest": cache.manifest})
             return
-        rows = [*counts.items(), *flat(cache.manifest)]
+        rows = [
+            *counts.items(),
+            *flat({"prefix_sharing": shared or {}}),
+            *flat(cache.manifest),
+        ]
         print_table(str(file), ("field", "value"), rows)
 
 
@@ -51,3 +68,70 @@ def cache_verify(file: CacheArgument, json: JsonOption = False) -> None:
         typer.echo(f"{file}: {'not ' if faults else ''}sound")
     if faults:
         raise typer.Exit(3)
+
+
+@cache_app.command("merge", epilog="Example: interp cache merge both.h5 facts.h5 more.h5")
+def cache_merge(
+    out: Annotated[Path, typer.Argument(metavar="OUT.h5", help="Cache to write.")],
+    shards: Annotated[list[Path], typer.Argument(metavar="FILE.h5…", help="Caches to merge.")],
+) -> None:
+    """Put caches together that differ in their items alone; they are only read."""
+    from activations.portable import merge_caches
+    from experiments.console import note
+
+    n = merge_caches(out, shards)
+    note(f"{out}: {n} items of {len(shards)} caches")
+
+
+@cache_app.command("export", epilog="Example: interp cache export facts.h5 --out facts.safetensors")
+def cache_export(
+    file: CacheArgument,
+    out: Annotated[Path, typer.Option("--out", help="File to write: .safetensors or .npz.")],
+) -> None:
+    """Write a cache's arrays for programs that do not read HDF5."""
+    from activations.cache import ActivationCache
+    from activations.portable import export_cache
+    from experiments.console import note
+
+    with ActivationCache.open(file) as cache:
+        export_cache(cache, out)
+        note(f"{out}: {cache.n_items} items, {cache.n_layers} layers, d_model {cache.d_model}")
+
+
+def drift(
+    a: Annotated[Path, typer.Argument(metavar="A.h5", help="Cache of the reference model.")],
+    b: Annotated[Path, typer.Argument(metavar="B.h5", help="Cache of the same items.")],
+    C: COption = 0.01,
+    folds: FoldsOption = 5,
+    seed: SeedOption = 0,
+    group: GroupOption = "group",
+    json: JsonOption = False,
+) -> None:
+    """Compare two caches of the same items, layer by layer: a model before and after training.
+
+    probe_transfer is the accuracy on B of probes fitted on A, on items that they have not seen.
+    """
+    from dataclasses import asdict
+
+    from activations.cache import ActivationCache
+    from experiments.console import note, print_json, print_table
+    from experiments.drift import layer_drift
+
+    with ActivationCache.open(a) as first, ActivationCache.open(b) as second:
+        rows = layer_drift(first, second, C=C, n_folds=folds, seed=seed, grouping=group)
+    if group == "none":
+        note("GROUPS ARE IGNORED: items of one group stand on both sides of a split; numbers leak.")
+    if json:
+        print_json([asdict(row) for row in rows])
+        return
+    cells = [
+        (
+            row.layer,
+            f"{row.cosine:.6f}",
+            f"{row.relative_change:.3g}",
+            "–" if row.probe_transfer is None else f"{100 * row.probe_transfer:.1f}%",
+        )
+        for row in rows
+    ]
+    columns = ("layer", "cosine", "relative change", "probe transfer")
+    print_table(f"Drift from {a} to {b}", columns, cells)

@@ -25,9 +25,11 @@ from experiments.options import (
     RandomOption,
     SeedOption,
     SourceOption,
+    TemplateOption,
     ViewOption,
     field_map,
     numbers,
+    template_args,
 )
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ def expression_gap(
     dtype: DtypeOption = "float32",
     device: DeviceOption = "auto",
     batch_tokens: BatchOption = 2048,
+    template_arg: TemplateOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Run folder; default: runs/<utc>-<slug>.")
     ] = None,
@@ -82,6 +85,7 @@ def expression_gap(
         dtype=dtype,
         device=device,
         seed=seed,
+        template_args=template_args(template_arg) or None,
     )
     _run_expression_gap(config, out, json)
 

@@ -72,6 +72,7 @@ class ExpressionGapConfig:
         dtype: of the model.
         device: torch device or `auto`.
         seed: of items, folds, random directions and intervals.
+        template_args: further variables of the chat template.
     """
 
     model: str
@@ -89,6 +90,7 @@ class ExpressionGapConfig:
     dtype: Dtype = "float32"
     device: str = "auto"
     seed: int = 0
+    template_args: Mapping[str, Any] | None = None
 
 
 def signed_items(sweep: ProbeSweep) -> SignedItems:
@@ -110,7 +112,12 @@ def run_expression_gap(
     settings["alphas"] = list(config.alphas)
     source = open_source(config.source, config.field_map)
     items = load_items(source, view=config.view, n=config.n, seed=config.seed)
-    spec = ModelSpec.parse(config.model, dtype=config.dtype, device=config.device)
+    spec = ModelSpec.parse(
+        config.model,
+        dtype=config.dtype,
+        device=config.device,
+        template_args=config.template_args,
+    )
     _require_runnable(config, items)
     described = describe_source(source, items, view=config.view, seed=config.seed)
     finished = _finished_run(folder, settings, described, weights_sha256(spec))

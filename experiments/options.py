@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -33,7 +34,9 @@ __all__ = [
     "OutFolder",
     "RandomOption",
     "SeedOption",
+    "SharingOption",
     "SourceOption",
+    "TemplateOption",
     "TokenOption",
     "ViewOption",
     "field_map",
@@ -41,6 +44,7 @@ __all__ = [
     "numbers",
     "open_items",
     "read_probe_of",
+    "template_args",
 ]
 
 ModelOption = Annotated[
@@ -86,6 +90,21 @@ TokenOption = Annotated[
 DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Of weights and activations.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="Torch device; auto takes a GPU.")]
 BatchOption = Annotated[int, typer.Option("--batch-tokens", help="Padded tokens a batch.")]
+TemplateOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--template-arg",
+        metavar="NAME=VALUE",
+        help="Variable of the chat template, for example enable_thinking=false; may be repeated.",
+    ),
+]
+SharingOption = Annotated[
+    bool,
+    typer.Option(
+        "--prefix-sharing/--no-prefix-sharing",
+        help="Run first tokens that prompts have in common once; same numbers up to rounding.",
+    ),
+]
 COption = Annotated[float, typer.Option("--C", help="Inverse L2 strength of the probes.")]
 FoldsOption = Annotated[int, typer.Option("--folds", help="Outer folds, at least 3.")]
 GroupOption = Annotated[
@@ -144,6 +163,23 @@ def source_options(
     if expect_paper:
         options["expect-paper"] = None
     return with_options(source, options)
+
+
+def template_args(pairs: list[str] | None) -> dict[str, Any]:
+    """From `NAME=VALUE` texts to a map; a value that is JSON is read as such, else it is text."""
+    result: dict[str, Any] = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier() or name in result:
+            raise InterpError(
+                f"--template-arg is {pair!r}; expected NAME=VALUE, each name once, for example "
+                f"enable_thinking=false."
+            )
+        try:
+            result[name] = json.loads(value)
+        except json.JSONDecodeError:
+            result[name] = value
+    return result
 
 
 def open_items(

@@ -21,6 +21,7 @@ __all__ = [
     "print_expression_gap",
     "print_probe",
     "print_steering",
+    "sharing_sentence",
     "verdict_note",
 ]
 
@@ -44,6 +45,18 @@ def _interval(low: float, high: float) -> str:
 
 def _layers(layers: Sequence[int]) -> str:
     return ", ".join(map(str, layers))
+
+
+def sharing_sentence(shared: Mapping[str, Any] | None) -> str:
+    """What an extraction shared, from a cache's `prefix_sharing`."""
+    if shared is None:
+        return "Shared prefixes: not recorded in this file"
+    if shared["off"] is not None:
+        return f"No prefix was shared: {shared['off']}"
+    return (
+        f"{shared['prefixes']} shared prefixes for {shared['items']} items: "
+        f"{shared['tokens_saved']:,} of {shared['tokens']:,} prompt tokens not run again"
+    )
 
 
 def print_probe(summary: Mapping[str, Any]) -> None:

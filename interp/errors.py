@@ -18,6 +18,7 @@ __all__ = [
     "ProbeError",
     "ResultError",
     "ShadowedPackageError",
+    "SharingError",
     "SourceError",
     "SteeringError",
     "did_you_mean",
@@ -38,6 +39,10 @@ class SourceError(InterpError):
 
 class ModelError(InterpError):
     """A model cannot be found, loaded or used for what was asked."""
+
+
+class SharingError(ModelError):
+    """A model keeps a state that a batch cannot share."""
 
 
 class CacheError(InterpError):

@@ -274,6 +274,20 @@ def examples(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[
         yield " ".join(path), command.epilog or ""
 
 
+def more_of(first: str, second: str) -> None:
+    """A cache of items of the same source that another cache does not hold."""
+    from activations import ActivationCache, ModelSpec, describe_source, extract, load_backend
+    from interp import load_items, open_source
+
+    source = open_source("facts:elements")
+    with ActivationCache.open(Path(first)) as cache:
+        known = set(cache.item_id)
+    items = [item for item in load_items(source, n=80) if item.item_id not in known]
+    backend = load_backend(ModelSpec.parse("smollm2"))
+    described = describe_source(source, items, view=None, seed=0)
+    extract(backend, items, Path(second), source=described).close()
+
+
 def test_every_example_in_the_help_works(
     tmp_path: Path,
     tiny_model: Callable[..., Any],
@@ -283,8 +297,8 @@ def test_every_example_in_the_help_works(
     found = dict(examples())
     assert set(found) >= {
         *("sources", "items", "extract", "probe", "direction", "steer", "answer", "demo"),
-        *("cache info", "cache verify", "run expression-gap", "behave report"),
-        *("adapters audit", "adapters compare"),
+        *("cache info", "cache verify", "cache merge", "cache export", "drift", "behave report"),
+        *("run expression-gap", "adapters audit", "adapters compare"),
     }
     # The alias stands for a tiny model here; everything else is as printed.
     folder = tmp_path / "tiny"
@@ -298,8 +312,8 @@ def test_every_example_in_the_help_works(
     )
     monkeypatch.chdir(tmp_path)
     order = (
-        *("sources", "items", "extract", "probe", "direction", "steer", "answer", "cache", "run"),
-        *("adapters", "behave", "demo"),
+        *("sources", "items", "extract", "probe", "direction", "steer", "answer", "drift"),
+        *("cache", "run", "adapters", "behave", "demo"),
     )
     # What a command reads, an earlier example has written.
     names = sorted(found, key=lambda name: order.index(name.split()[0]))
@@ -308,6 +322,10 @@ def test_every_example_in_the_help_works(
         assert example.startswith(f"interp {name}"), (name, found[name])
         shown = re.sub(r"[\s│]+", " ", ok(*name.split(), "--help").output)
         assert example in shown
+        if name == "cache merge":
+            more_of("facts.h5", "more.h5")
+        if name == "drift":
+            Path("same.h5").write_bytes(Path("facts.h5").read_bytes())
         ok(*shlex.split(example)[1:])
     assert (tmp_path / "facts.h5").exists()
     assert any((tmp_path / "runs").glob("*-expression-gap-facts/run.json"))
@@ -352,6 +370,57 @@ def test_cache_info_and_verify(gap: Path, tmp_path: Path) -> None:
     result = invoke("cache", "verify", broken)
     assert result.exit_code == 3
     assert "1 of 80 rows are not written" in result.stdout
+
+
+def test_sharing_can_be_turned_off_and_gives_the_same_manifest(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    base = ["extract", "--model", model_folder, "--source", "facts", "--n", 24, "--out"]
+    said = ok(*base, tmp_path / "on.h5").stderr
+    assert re.search(r"\d+ shared prefixes for \d+ items: [\d,]+ of [\d,]+ prompt tokens", said)
+    assert "No prefix was shared" in ok(*base, tmp_path / "off.h5", "--no-prefix-sharing").stderr
+    on, off = (
+        json.loads(ok("cache", "info", tmp_path / name, "--json").stdout)
+        for name in ("on.h5", "off.h5")
+    )
+    assert on["manifest"] == off["manifest"]
+    assert on["prefix_sharing"]["tokens_saved"] > 0 == off["prefix_sharing"]["tokens_saved"]
+    # So a file made one way is reopened the other way.
+    ok(*base, tmp_path / "on.h5", "--no-prefix-sharing")
+
+
+def test_template_arguments_reach_the_template_and_the_manifest(
+    tiny_model: Callable[..., Any], tokenizer: Any, tmp_path: Path
+) -> None:
+    import copy
+
+    folder = tmp_path / "moody"
+    tiny_model("llama").save_pretrained(folder)
+    moody = copy.deepcopy(tokenizer)
+    moody.chat_template += "{% if mood is defined %}{{ mood }}:{{ mood == 3 }}{% endif %}"
+    moody.save_pretrained(folder)
+    base = ["--model", folder, "--source", "facts", "--n", 40]
+    plain, dry = tmp_path / "plain.h5", tmp_path / "dry.h5"
+    ok("extract", *base, "--out", plain)
+    ok("extract", *base, "--template-arg", "mood=3", "--out", dry)
+    with h5py.File(plain) as a, h5py.File(dry) as b:
+        assert json.loads(b.attrs["manifest"])["model"]["template_args"] == {"mood": 3}
+        # "3:True" follows every prompt: JSON values keep their type.
+        more = b["n_tokens"][:] - a["n_tokens"][:]
+        assert set(more.tolist()) == {len(moody("3:True", add_special_tokens=False)["input_ids"])}
+    message = refused("extract", *base, "--out", dry)
+    assert "model.template_args.mood: the file has 3, this run has None" in message
+    # Steering takes them from the cache.
+    ok("probe", dry, "--out", tmp_path / "probe")
+    ok(
+        *("steer", dry, "--probe", tmp_path / "probe", "--model", folder),
+        *("--random-directions", 1, "--out", tmp_path / "steer"),
+    )
+    out = tmp_path / "x.h5"
+    for pair in ("mood", "=3", "2x=3"):
+        assert "NAME=VALUE" in refused("extract", *base, "--template-arg", pair, "--out", out)
+    message = refused("extract", *base, "--template-arg", "moood=3", "--out", out)
+    assert "does not read 'moood'" in message
 
 
 def test_a_direction_without_a_fold(gap: Path, tmp_path: Path) -> None:

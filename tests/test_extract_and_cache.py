@@ -111,7 +111,8 @@ def test_the_self_check_sees_a_backend_that_depends_on_its_batch(
         return replace(capture, resid_post=capture.resid_post * factor)
 
     backend.capture = leaky  # type: ignore[method-assign]
-    with extract(backend, facts, tmp_path / "c.h5", source=described(facts)) as cache:
+    options: dict[str, Any] = {"source": described(facts), "prefix_sharing": False}
+    with extract(backend, facts, tmp_path / "c.h5", **options) as cache:
         assert cache.self_check_max_relative == pytest.approx(1e-3, rel=0.01)
 
 
@@ -144,7 +145,11 @@ def test_a_run_that_stops_goes_on_where_it_was(
             raise KeyboardInterrupt
         return right(sequences, positions, logit_ids)
 
-    options: dict[str, Any] = {"source": described(facts), "batch_tokens": 400}
+    options: dict[str, Any] = {
+        "source": described(facts),
+        "batch_tokens": 400,
+        "prefix_sharing": False,
+    }
     backend.capture = stops  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         extract(backend, facts, path, **options)
@@ -254,6 +259,7 @@ def manifests(backend: HFBackend, facts: tuple[Item, ...]) -> dict[str, Any]:
         ({"token_rule": "answer_stub"}, "token_rule"),
         ({"store": "float16"}, "store"),
         ({"dtype": torch.bfloat16}, "model.dtype"),
+        ({"template_args": {"m": "unused"}}, "model.template_args.m"),
     ],
 )
 def test_a_file_of_another_extraction_is_refused_untouched(
@@ -273,6 +279,7 @@ def test_a_file_of_another_extraction_is_refused_untouched(
     backend = tiny_backend(**change.get("model", {}))
     if "dtype" in change:
         backend.model.to(change["dtype"])
+    backend.template_args = change.get("template_args", {})
     items = facts[: change.get("items", len(facts))]
     source = described(items) | {k: v for k, v in change.items() if k in ("view", "seed")}
     options = {k: v for k, v in change.items() if k in ("token_rule", "store")}

@@ -108,6 +108,70 @@ def test_exactly_one_bos(tokenizer: Any, template_writes_bos: bool) -> None:
     assert with_bos.decode(list(last)).endswith("Snow is white.")
 
 
+THINKING = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n"
+    "{% endif %}{% endif %}"
+)
+
+
+@pytest.fixture
+def thinker(tokenizer: Any) -> Any:
+    """A tokenizer whose template opens, or skips, a think block, as Qwen3's does."""
+    core = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    core.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    core.add_tokens(["<think>", "</think>", "\n\n", "assistant"])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core, eos_token="<|im_end|>", chat_template=THINKING
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "last"),
+    [
+        ({}, ["<|im_start|>", "assistant", "\n"]),
+        ({"enable_thinking": True}, ["<|im_start|>", "assistant", "\n"]),
+        (
+            {"enable_thinking": False},
+            ["<|im_start|>", "assistant", "\n", "<think>", "\n\n", "</think>", "\n\n"],
+        ),
+    ],
+)
+def test_the_last_tokens_of_a_template_that_thinks(
+    thinker: Any, arguments: dict[str, Any], last: list[str]
+) -> None:
+    (prompt,) = tokenize(thinker, [ITEM], arguments)
+    assert [thinker.decode([token]) for token in prompt.ids[-len(last) :]] == last
+    before = prompt.ids[-len(last) - 2 : -len(last)]
+    assert [thinker.decode([token]) for token in before] == ["<|im_end|>", "\n"]
+    assert prompt.position("last_prompt") == len(prompt.ids) - 1
+    assert thinker.decode(list(prompt.stub_ids)) == "ANSWER:"
+
+
+def test_a_template_argument_without_effect_is_refused(tokenizer: Any, thinker: Any) -> None:
+    with pytest.raises(ModelError, match="does not read 'enable_thinkin'"):
+        tokenize(thinker, [ITEM], {"enable_thinkin": False})
+    with pytest.raises(ModelError, match="set already"):
+        tokenize(thinker, [ITEM], {"add_generation_prompt": False})
+    plain = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer)
+    with pytest.raises(ModelError, match="no chat template"):
+        tokenize(plain, [ITEM], {"enable_thinking": False})
+
+
+@pytest.mark.parametrize("template", ["", "<|end|>"])
+def test_a_prompt_without_text_is_an_error_that_names_the_item(
+    tokenizer: Any, template: str
+) -> None:
+    empty = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend_tokenizer,
+        eos_token="<|end|>",
+        chat_template=template + "{{ '' }}",
+    )
+    with pytest.raises(ItemError, match=r"Item 'i': its prompt is '.*', which has no tokens"):
+        tokenize(empty, [ITEM])
+
+
 def test_verdict_ids_are_those_of_the_place(tokenizer: Any) -> None:
     verdicts = verdict_ids(tokenizer, tokenize(tokenizer, [ITEM]))
     assert (verdicts.true_text, verdicts.false_text) == (" True", " False")
