@@ -11,25 +11,17 @@ from hashlib import sha256
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from activations.backend import Capture, Edit, Prefix, Prompt, SharedPrefix, VerdictIds
+from activations.digests import parameters_sha256
 from activations.hooks import edited, find_blocks, observed
 from activations.kept import lend, why_not_continuable, why_not_lendable
 from activations.tokens import PaddedBatch, pad, tokenize, verdict_ids
 from interp.errors import ModelError, SharingError
 from interp.items import Item
 
-__all__ = ["HFBackend", "parameters_sha256"]
-
-
-def parameters_sha256(model: nn.Module) -> str:
-    """Digest of all parameters and buffers: names, types, shapes and bytes."""
-    digest = sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return digest.hexdigest()
+__all__ = ["HFBackend"]
 
 
 class HFBackend:
