@@ -22,6 +22,7 @@ from experiments.options import (
     ModelOption,
     NewTokensOption,
     NumberOption,
+    PermutationsOption,
     RandomOption,
     SeedOption,
     SourceOption,
@@ -29,6 +30,7 @@ from experiments.options import (
     ViewOption,
     field_map,
     numbers,
+    strength,
 )
 
 if TYPE_CHECKING:
@@ -51,9 +53,10 @@ def expression_gap(
     view: ViewOption = None,
     map_: MapOption = None,
     token: TokenOption = "last_prompt",
-    C: COption = 0.01,
+    C: COption = "0.01",
     folds: FoldsOption = 5,
     group: GroupOption = "group",
+    permutations: PermutationsOption = 200,
     alphas: AlphasOption = "1",
     random_directions: RandomOption = 5,
     max_new_tokens: NewTokensOption = 48,
@@ -75,7 +78,8 @@ def expression_gap(
         view=view,
         field_map=field_map(map_),
         token=token,
-        C=C,
+        C=strength(C),
+        permutations=permutations,
         folds=folds,
         grouping=group,
         alphas=numbers(alphas, "--alphas"),

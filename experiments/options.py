@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -29,6 +29,7 @@ __all__ = [
     "NewTokensOption",
     "NumberOption",
     "OutFolder",
+    "PermutationsOption",
     "RandomOption",
     "SeedOption",
     "SourceOption",
@@ -37,6 +38,7 @@ __all__ = [
     "field_map",
     "numbers",
     "open_items",
+    "strength",
 ]
 
 ModelOption = Annotated[
@@ -65,7 +67,15 @@ TokenOption = Annotated[
 DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Of weights and activations.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="Torch device; auto takes a GPU.")]
 BatchOption = Annotated[int, typer.Option("--batch-tokens", help="Padded tokens a batch.")]
-COption = Annotated[float, typer.Option("--C", help="Inverse L2 strength of the probes.")]
+COption = Annotated[
+    str,
+    typer.Option(
+        "--C", help="Inverse L2 strength of the probes; auto chooses it inside each training part."
+    ),
+]
+PermutationsOption = Annotated[
+    int, typer.Option("--permutations", help="Label permutations of the null; 0 leaves it out.")
+]
 FoldsOption = Annotated[int, typer.Option("--folds", help="Outer folds, at least 3.")]
 GroupOption = Annotated[
     Grouping, typer.Option("--group", help="group keeps groups whole; none lets them leak.")
@@ -117,4 +127,16 @@ def numbers(text: str, option: str) -> tuple[float, ...]:
     except ValueError as error:
         raise InterpError(
             f"{option} is {text!r}; expected numbers separated by commas, for example 0,1,2."
+        ) from error
+
+
+def strength(text: str) -> float | Literal["auto"]:
+    """A value of C, or `auto`."""
+    if text == "auto":
+        return "auto"
+    try:
+        return float(text)
+    except ValueError as error:
+        raise InterpError(
+            f"--C is {text!r}; expected a positive number (inverse L2 strength) or auto."
         ) from error

@@ -175,6 +175,7 @@ def test_every_example_in_the_help_works(
     found = dict(examples())
     assert set(found) >= {
         *("sources", "items", "extract", "probe", "direction", "steer", "answer", "demo"),
+        "probe-compare",
         *("cache info", "cache verify", "run expression-gap"),
     }
     # The alias stands for a tiny model here; everything else is as printed.
@@ -185,7 +186,8 @@ def test_every_example_in_the_help_works(
         "activations.spec._locate", lambda _: ("local", str(folder), "smollm2", None)
     )
     monkeypatch.chdir(tmp_path)
-    order = ("sources", "items", "extract", "probe", "direction", "steer", "answer", "cache", "run")
+    order = ("sources", "items", "extract", "probe", "probe-compare", "direction", "steer")
+    order = (*order, "answer", "cache", "run")
     names = sorted(found, key=lambda name: [*order, "demo"].index(name.split()[0]))
     for name in names:
         example = found[name].removeprefix("Example: ")
