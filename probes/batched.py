@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ from interp.errors import ProbeError
 from probes.newton import State, feature_space, minimise, row_space
 
 __all__ = ["Decisions", "decide_held_out"]
+
+_ROWS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +80,19 @@ def decide_held_out(
 
 def _standardised(train: Tensor, held_out: Tensor) -> tuple[Tensor, Tensor]:
     """Both sets in units of the training items' deviation; constant features become zero."""
-    exact = train.double()
+    # In place and by blocks of rows: fresh memory costs more than the arithmetic here.
+    exact = train.to(torch.float64, copy=True)
     mean = exact.mean(dim=0)
-    centred = exact - mean
-    deviation = centred.square().mean(dim=0).sqrt()
+    exact -= mean
+    variance = torch.zeros_like(mean)
+    for block in exact.split(_ROWS):
+        variance += block.square().sum(dim=0)
+    deviation = (variance / len(exact)).sqrt()
     # What rounding leaves of a constant feature is not a signal.
     rounding = 10 * torch.finfo(torch.float64).eps * mean.abs()
-    scale = torch.where(deviation <= rounding, torch.ones_like(deviation), deviation)
-    return centred.div_(scale), (held_out.double() - mean).div_(scale)
+    inverse = torch.where(deviation <= rounding, torch.ones_like(deviation), 1 / deviation)
+    exact *= inverse
+    shown = held_out.to(torch.float64, copy=True)
+    shown -= mean
+    shown *= inverse
+    return exact, shown

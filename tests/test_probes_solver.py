@@ -120,3 +120,11 @@ def test_bad_strengths_and_one_class_are_refused(strength: float) -> None:
         decide_held_out(x, x, labels, (strength,))
     with pytest.raises(ProbeError, match="one class only"):
         decide_held_out(x, x, torch.ones(4, 1, dtype=torch.bool), (1.0,))
+
+
+def test_the_activations_are_left_as_they_are() -> None:
+    rng = np.random.default_rng(3)
+    x = torch.from_numpy(rng.normal(size=(30, 5)))
+    before, labels = x.clone(), torch.arange(20)[:, None] % 2 == 0
+    decide_held_out(x[:20], x[20:], labels, (1.0,))
+    assert torch.equal(x, before)
