@@ -85,8 +85,8 @@ def _standardised(train: Tensor, held_out: Tensor) -> tuple[Tensor, Tensor]:
     mean = exact.mean(dim=0)
     exact -= mean
     variance = torch.zeros_like(mean)
-    for block in exact.split(_ROWS):
-        variance += block.square().sum(dim=0)
+    for first in range(0, len(exact), _ROWS):
+        variance += exact[first : first + _ROWS].square().sum(dim=0)
     deviation = (variance / len(exact)).sqrt()
     # What rounding leaves of a constant feature is not a signal.
     rounding = 10 * torch.finfo(torch.float64).eps * mean.abs()

@@ -329,7 +329,8 @@ def _solve(matrix: Tensor, right: Tensor) -> Tensor:
     factor = _factor(matrix)
     # For a few sides two triangular solves are several times faster than `cholesky_solve`.
     half = torch.linalg.solve_triangular(factor, right.to(factor.dtype), upper=False)
-    return torch.linalg.solve_triangular(factor.mT, half, upper=True).double()
+    solved: Tensor = torch.linalg.solve_triangular(factor.mT, half, upper=True)
+    return solved.double()
 
 
 def _factor(matrix: Tensor) -> Tensor:
