@@ -12,18 +12,16 @@ from typer.core import TyperGroup
 from experiments.cli_adapters import adapters_app
 from experiments.cli_behave import behave_app
 from experiments.cli_cache import cache_app, drift
+from experiments.cli_probe import direction, probe, probe_compare
 from experiments.cli_run import demo, run_app
 from experiments.options import (
     AbilitiesOption,
     AlphasOption,
     BatchOption,
     CacheArgument,
-    COption,
     DeviceOption,
     DtypeOption,
     ExamOption,
-    FoldsOption,
-    GroupOption,
     InjectOption,
     JsonOption,
     MapOption,
@@ -88,6 +86,11 @@ app.add_typer(cache_app, name="cache")
 app.add_typer(run_app, name="run")
 app.command("demo", epilog="Example: interp demo")(demo)
 app.command("drift", epilog="Example: interp drift facts.h5 same.h5")(drift)
+app.command("probe", epilog="Example: interp probe facts.h5 --out probe")(probe)
+app.command("probe-compare", epilog="Example: interp probe-compare probe probe")(probe_compare)
+app.command(
+    "direction", epilog="Example: interp direction facts.h5 --layer 15 --out direction.npz"
+)(direction)
 
 
 @app.command(epilog="Example: interp sources")
@@ -208,85 +211,6 @@ def extract(
         note(
             f"{out}: {cache.n_items} items, self-check: largest relative difference of rerun items "
             f"{cache.self_check_max_relative:.2g}"
-        )
-
-
-@app.command(epilog="Example: interp probe facts.h5 --out probe")
-def probe(
-    file: CacheArgument,
-    out: OutFolder,
-    C: COption = 0.01,
-    folds: FoldsOption = 5,
-    seed: SeedOption = 0,
-    group: GroupOption = "group",
-    json: JsonOption = False,
-) -> None:
-    """Probe every layer for the label, five-fold, groups kept whole."""
-    from activations import ActivationCache
-    from experiments.console import note, print_json, progress
-    from experiments.tables import print_probe
-    from probes import sweep_layers, write_sweep
-
-    if group == "none":
-        note("GROUPS ARE IGNORED: items of one group stand on both sides of a split; numbers leak.")
-    with ActivationCache.open(file) as cache, progress("probes", cache.n_layers + 1) as advance:
-        sweep = sweep_layers(
-            cache,
-            C=C,
-            n_folds=folds,
-            seed=seed,
-            grouping=group,
-            progress=advance,
-        )
-    summary = write_sweep(out, sweep)
-    if json:
-        print_json(summary)
-    else:
-        print_probe(summary)
-        note(f"Written to {out}")
-
-
-@app.command(epilog="Example: interp direction facts.h5 --layer 15 --out direction.npz")
-def direction(
-    file: CacheArgument,
-    layer: Annotated[int, typer.Option("--layer", help="0-based block index.")],
-    out: Annotated[Path, typer.Option("--out", help="Direction file (.npz).")],
-    probe: Annotated[
-        Path | None, typer.Option("--probe", help="Probe folder whose folds --without-fold names.")
-    ] = None,
-    without_fold: Annotated[
-        int | None, typer.Option("--without-fold", help="Leave the items of this fold out.")
-    ] = None,
-    json: JsonOption = False,
-) -> None:
-    """Write the class-mean True − False direction of a layer.
-
-    For evaluation leave out the fold that it is applied to: --probe DIR --without-fold K.
-    """
-    from activations import ActivationCache
-    from experiments.console import note, print_json
-    from interp.direction import write_direction
-    from steering import fold_direction
-
-    if (probe is None) != (without_fold is None):
-        raise InterpError("--probe and --without-fold go together: give both or neither.")
-    with ActivationCache.open(file) as cache:
-        training = None
-        if probe is not None:
-            sweep = read_probe_of(cache, probe)
-            if without_fold not in sweep.fold:
-                raise InterpError(f"{probe} has folds 0 to {sweep.fold.max()}; got {without_fold}.")
-            training = sweep.fold != without_fold
-        found = fold_direction(cache, layer, training=training)
-    write_direction(out, found)
-    if json:
-        fields = [name for name in found.__slots__ if name != "vector"]
-        print_json({name: getattr(found, name) for name in fields})
-    else:
-        note(
-            f"{out}: class-mean direction at layer {layer} from {found.n_true} True and "
-            f"{found.n_false} False items; the class means lie {found.class_gap:.4g} apart, the "
-            f"median residual norm is {found.median_norm:.4g}"
         )
 
 

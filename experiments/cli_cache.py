@@ -9,7 +9,6 @@ import typer
 
 from experiments.options import (
     CacheArgument,
-    COption,
     FoldsOption,
     GroupOption,
     JsonOption,
@@ -101,7 +100,7 @@ def cache_export(
 def drift(
     a: Annotated[Path, typer.Argument(metavar="A.h5", help="Cache of the reference model.")],
     b: Annotated[Path, typer.Argument(metavar="B.h5", help="Cache of the same items.")],
-    C: COption = 0.01,
+    C: Annotated[float, typer.Option("--C", help="Inverse L2 strength of the probes.")] = 0.01,
     folds: FoldsOption = 5,
     seed: SeedOption = 0,
     group: GroupOption = "group",

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from activations import (
     ModelSpec,
@@ -62,7 +62,8 @@ class ExpressionGapConfig:
         n: items; None takes the source's default.
         view: of the prompts; None takes the source's first.
         field_map: for tabular sources.
-        C: inverse L2 strength of the probes.
+        C: inverse L2 strength of the probes, or `auto`.
+        permutations: label permutations of the probes' null.
         folds: outer folds.
         grouping: `group` or `none`.
         alphas: steering sizes, in multiples of the median residual norm.
@@ -80,7 +81,8 @@ class ExpressionGapConfig:
     n: int | None = None
     view: str | None = None
     field_map: Mapping[str, str] | None = None
-    C: float = 0.01
+    C: float | Literal["auto"] = 0.01
+    permutations: int = 200
     folds: int = 5
     grouping: Grouping = "group"
     alphas: tuple[float, ...] = (1.0,)
@@ -153,6 +155,8 @@ def run_expression_gap(
                 n_folds=config.folds,
                 seed=config.seed,
                 grouping=config.grouping,
+                n_permutations=config.permutations,
+                items=items,
                 progress=advance,
             )
         probe = write_sweep(folder / "probe", sweep)
@@ -212,7 +216,8 @@ def _require_runnable(config: ExpressionGapConfig, items: tuple[Item, ...]) -> N
     labels = require_labels(items)
     groups = [item.group_id for item in items]
     make_folds(labels, groups, n_folds=config.folds, seed=config.seed, grouping=config.grouping)
-    require_strength(config.C)
+    if config.C != "auto":
+        require_strength(config.C)
     nonzero_alphas(config.alphas, config.random_directions)
 
 
@@ -262,6 +267,8 @@ def _metrics(
         "probe_accuracy_best_layer": probe["accuracy_best_layer"],
         "best_layer": probe["best_layer"],
         "probe_accuracy_embedding": probe["accuracy_embedding"],
+        "probe_p_familywise": probe["p_familywise"],
+        "probe_text_baseline_accuracy": probe["text_baseline_accuracy"],
     }
     for name, key in (
         ("answer_accuracy", "answer"),

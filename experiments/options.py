@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -32,6 +32,7 @@ __all__ = [
     "NewTokensOption",
     "NumberOption",
     "OutFolder",
+    "PermutationsOption",
     "RandomOption",
     "SeedOption",
     "SharingOption",
@@ -44,6 +45,7 @@ __all__ = [
     "numbers",
     "open_items",
     "read_probe_of",
+    "strength",
     "template_args",
 ]
 
@@ -105,7 +107,16 @@ SharingOption = Annotated[
         help="Run first tokens that prompts have in common once; same numbers up to rounding.",
     ),
 ]
-COption = Annotated[float, typer.Option("--C", help="Inverse L2 strength of the probes.")]
+COption = Annotated[
+    str,
+    typer.Option(
+        "--C", help="Inverse L2 strength of the probes; auto chooses it inside each training part."
+    ),
+]
+PermutationsOption = Annotated[
+    int,
+    typer.Option("--permutations", min=0, help="Label permutations of the null; 0 leaves it out."),
+]
 FoldsOption = Annotated[int, typer.Option("--folds", help="Outer folds, at least 3.")]
 GroupOption = Annotated[
     Grouping, typer.Option("--group", help="group keeps groups whole; none lets them leak.")
@@ -229,3 +240,15 @@ def read_probe_of(cache: ActivationCache, folder: Path) -> ProbeSweep:
             f"the probe, run: the cache): {'; '.join(differences)}. Run `interp probe` on this one."
         )
     return sweep
+
+
+def strength(text: str) -> float | Literal["auto"]:
+    """A value of C, or `auto`."""
+    if text == "auto":
+        return "auto"
+    try:
+        return float(text)
+    except ValueError as error:
+        raise InterpError(
+            f"--C is {text!r}; expected a positive number (inverse L2 strength) or auto."
+        ) from error

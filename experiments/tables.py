@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "answer_rows",
     "print_answers",
+    "print_comparison",
     "print_expression_gap",
     "print_probe",
     "print_steering",
@@ -63,9 +64,12 @@ def print_probe(summary: Mapping[str, Any]) -> None:
     """Table of a probe sweep: what to quote first, the optimistic figure labelled as such."""
     best = summary["layers"][summary["best_layer"]]
     scores = summary["scores_nested"]
+    text = summary["text_baseline_accuracy"]
+    chosen = len(summary["C_grid"]) > 1
+    strength = f"C = {summary['C']:g}" + (" (median of the choices)" if chosen else "")
     print_table(
         f"Probe: {summary['n_items']} items in {summary['n_groups']} groups, "
-        f"{summary['n_folds']} folds, C = {summary['C']:g}",
+        f"{summary['n_folds']} folds, {strength}",
         ("", "accuracy", "95% interval", "AUROC", "layer"),
         [
             (
@@ -89,12 +93,52 @@ def print_probe(summary: Mapping[str, Any]) -> None:
                 "",
                 "before layer 0",
             ),
+            *(
+                []
+                if text is None
+                else [
+                    (
+                        "text alone",
+                        _percent(text),
+                        "",
+                        "",
+                        f"TF-IDF or length: best is {summary['text_baseline']}",
+                    )
+                ]
+            ),
             ("always the commoner label", _percent(summary["majority_class"]), "", "", ""),
         ],
         caption=None
         if summary["grouping"] == "group"
         else "GROUPS WERE IGNORED: these numbers leak between items of one group.",
     )
+    if summary["n_permutations"]:
+        say(
+            f"Against {summary['n_permutations']} label permutations ({summary['scheme']}): p = "
+            f"{summary['p_familywise']:.2g} over all layers; "
+            f"{sum(row['p_adjusted'] <= 0.05 for row in summary['layers'])} of "
+            f"{summary['n_layers']} layers at a false discovery rate of 5%."
+        )
+    say(summary["verdict"])
+
+
+def print_comparison(first: str, second: str, found: Mapping[str, Any]) -> None:
+    """Table of a paired comparison of two probe folders."""
+    print_table(
+        f"Nested probes on the same {found['n_items']} items in {found['n_groups']} groups",
+        ("", "accuracy", "95% interval", "right where the other is wrong"),
+        [
+            (
+                name,
+                _percent(found[key]["value"]),
+                _interval(found[key]["low"], found[key]["high"]),
+                str(found[f"only_{key}_right"]),
+            )
+            for name, key in ((first, "first"), (second, "second"))
+        ],
+        caption=None if found["same_folds"] else "The two sweeps have different folds.",
+    )
+    say(found["verdict"])
 
 
 def print_steering(summary: Mapping[str, Any]) -> None:

@@ -81,6 +81,24 @@ def draw_accuracy_by_layer(probe: Mapping[str, Any], readouts: Mapping[str, Any]
         linestyle="none",
         label="probe on the embedding stream",
     )
+    if probe.get("n_permutations"):
+        axes.fill_between(
+            layers,
+            [row["null_low"] for row in probe["layers"]],
+            [row["null_high"] for row in probe["layers"]],
+            color=COLOURS["control"],
+            alpha=0.25,
+            linewidth=0,
+            label="labels permuted, 95% of draws",
+        )
+    if probe.get("text_baseline_accuracy") is not None:
+        axes.axhline(
+            probe["text_baseline_accuracy"],
+            color=COLOURS["negated"],
+            linestyle="-.",
+            linewidth=1.2,
+            label=f"text alone ({probe['text_baseline']})",
+        )
     nested = sorted(set(probe["layers_nested"]))
     low, high = probe["accuracy_nested_interval"]
     axes.errorbar(

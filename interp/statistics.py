@@ -8,18 +8,23 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
 from scipy.stats import binomtest
 from sklearn.metrics import f1_score, roc_auc_score
 
 __all__ = [
+    "Calibration",
     "Estimate",
+    "ReliabilityBin",
     "Scores",
     "bootstrap_mean",
     "bootstrap_means",
+    "calibrate",
     "group_codes",
     "mcnemar_exact",
     "out_of_fold_threshold",
     "score_decisions",
+    "sign_flip_p",
 ]
 
 N_RESAMPLES: Final = 10_000
@@ -27,6 +32,8 @@ N_RESAMPLES: Final = 10_000
 
 
 _COUNTS_AT_ONCE: Final = 2_000_000
+N_BINS: Final = 10
+"""Bins of the reliability curve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,65 @@ class Scores:
     true_recall: float
     false_recall: float
     auroc: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReliabilityBin:
+    """Items whose predicted probability of True falls into one tenth.
+
+    Attributes:
+        low: lower edge of the bin.
+        high: upper edge.
+        n: items in it.
+        predicted: mean predicted probability of True; None in an empty bin.
+        observed: share of True items; None in an empty bin.
+    """
+
+    low: float
+    high: float
+    n: int
+    predicted: float | None
+    observed: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Whether log odds mean what they say.
+
+    Attributes:
+        log_loss: mean negative log probability of the label, in nats.
+        ece: expected calibration error: mean over items of |predicted − observed| of their bin.
+        bins: the reliability curve, ten bins of equal width.
+    """
+
+    log_loss: float
+    ece: float
+    bins: tuple[ReliabilityBin, ...]
+
+
+def calibrate(labels: ArrayLike, decision_values: ArrayLike) -> Calibration:
+    """Log loss and calibration of decision values taken as log odds of True.
+
+    Args:
+        labels: (n_items,) of bool.
+        decision_values: (n_items,) of float.
+    """
+    gold = np.asarray(labels, dtype=bool)
+    odds = np.asarray(decision_values, dtype=float)
+    probability = expit(odds)
+    place = np.minimum((probability * N_BINS).astype(int), N_BINS - 1)
+    bins, error = [], 0.0
+    for index in range(N_BINS):
+        inside = place == index
+        n = int(inside.sum())
+        predicted = float(probability[inside].mean()) if n else None
+        observed = float(gold[inside].mean()) if n else None
+        if predicted is not None and observed is not None:
+            error += n * abs(predicted - observed) / len(gold)
+        bins.append(ReliabilityBin(index / N_BINS, (index + 1) / N_BINS, n, predicted, observed))
+    # log(1 + exp(·)) of the wrong-way log odds never overflows this way.
+    log_loss = float(np.logaddexp(0, np.where(gold, -odds, odds)).mean())
+    return Calibration(log_loss, error, tuple(bins))
 
 
 def score_decisions(
@@ -150,6 +216,25 @@ def mcnemar_exact(first_correct: ArrayLike, second_correct: ArrayLike) -> float:
     if only_first + only_second == 0:
         return 1.0
     return float(binomtest(only_first, only_first + only_second, 0.5).pvalue)
+
+
+def sign_flip_p(differences: ArrayLike, group_ids: Sequence[str], *, seed: int) -> float:
+    """One-sided p-value that paired differences are positive, by flipping the sign of groups.
+
+    If neither of two classifiers is better, swapping them in a whole group changes nothing.
+
+    Args:
+        differences: (n_items,), first minus second.
+        group_ids: (n_items,), the group of each item; its items change sign together.
+        seed: of the flips.
+
+    Returns:
+        share of sign patterns, the observed one included, with at least the observed mean.
+    """
+    sums = np.bincount(group_codes(group_ids), weights=np.asarray(differences, dtype=float))
+    rng = np.random.default_rng(seed)
+    flipped = rng.choice([-1.0, 1.0], size=(N_RESAMPLES, len(sums))) @ sums
+    return float((1 + (flipped >= sums.sum() - 1e-9).sum()) / (1 + N_RESAMPLES))
 
 
 def out_of_fold_threshold(

@@ -10,6 +10,7 @@ __all__ = [
     "Dtype",
     "Grouping",
     "HookPoint",
+    "Solver",
     "Store",
     "TokenRule",
 ]
@@ -30,6 +31,10 @@ Store = Literal["float32", "float16"]
 
 Grouping = Literal["group", "none"]
 """`group` keeps every `group_id` in one fold; `none` ignores groups, and so may leak."""
+
+Solver = Literal["batched", "sklearn"]
+"""`batched`: many label vectors and strengths at once in torch; `sklearn`: scikit-learn, converged,
+as the reference."""
 
 AnswerCondition = Literal["forced", "greedy"]
 """`forced`: the larger of two logits after the stub; `greedy`: parsed from generated text."""

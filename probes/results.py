@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.errors import ResultError
-from interp.files import atomic_path, require_file, write_csv, write_json
-from interp.statistics import Scores, bootstrap_means, score_decisions
-from interp.vocabulary import Grouping
+from interp.files import atomic_path, require_file
+from interp.vocabulary import Grouping, Solver
+from probes.permutation import Scheme
 
-__all__ = ["ProbeSweep", "read_sweep", "summarise", "write_sweep"]
+__all__ = ["ProbeSweep", "read_sweep", "write_arrays"]
 
 _FORMAT: Final = "interp probe sweep"
 
@@ -40,6 +40,13 @@ class ProbeSweep:
         seed: of the folds.
         grouping: `group` or `none`.
         manifest: of the cache that was probed.
+        C_grid: strengths that `C` was chosen from; one if it was given.
+        solver: `batched` or `sklearn`.
+        relative_gradient: largest gradient norm at a solution, relative to the one at zero weights;
+            None if the solver does not say.
+        scheme: how labels were permuted; None without permutations.
+        null_scores: (n_layers, n_permutations) accuracy on permuted labels.
+        baselines: name of a text baseline to its (n_items,) out-of-fold log odds of True.
     """
 
     item_id: tuple[str, ...]
@@ -55,6 +62,12 @@ class ProbeSweep:
     seed: int
     grouping: Grouping
     manifest: Mapping[str, Any]
+    C_grid: tuple[float, ...] = ()
+    solver: Solver = "batched"
+    relative_gradient: float | None = None
+    scheme: Scheme | None = None
+    null_scores: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
+    baselines: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
     def n_items(self) -> int:
@@ -92,64 +105,10 @@ class ProbeSweep:
         return int(self.correct.mean(axis=0).argmax())
 
 
-def summarise(sweep: ProbeSweep) -> dict[str, Any]:
-    """The content of `probe.json`; accuracies are fractions, intervals are 95%."""
-
-    def scores(decisions: NDArray[np.float64]) -> Scores:
-        return score_decisions(sweep.label, decisions > 0, decisions)
-
-    correct_pre0 = np.equal(sweep.decision_values_pre0 > 0, sweep.label)
-    columns = np.column_stack([sweep.correct, sweep.correct_nested, correct_pre0])
-    *per_layer, nested, pre0 = bootstrap_means(columns, sweep.group_id, seed=sweep.seed)
-    best = sweep.best_layer
-    return {
-        "n_items": sweep.n_items,
-        "n_groups": len(set(sweep.group_id)),
-        "n_layers": sweep.n_layers,
-        "n_folds": len(sweep.layers_nested),
-        "grouping": sweep.grouping,
-        "seed": sweep.seed,
-        "C": float(sweep.C[0, 0]),
-        "accuracy_nested": nested.value,
-        "accuracy_nested_interval": [nested.low, nested.high],
-        "scores_nested": asdict(scores(sweep.decision_values_nested)),
-        "layers_nested": list(sweep.layers_nested),
-        "best_layer": best,
-        "accuracy_best_layer": per_layer[best].value,
-        "accuracy_best_layer_note": "optimistic: the layer was chosen on the reported folds",
-        "accuracy_embedding": pre0.value,
-        "accuracy_embedding_interval": [pre0.low, pre0.high],
-        "majority_class": float(max(sweep.label.mean(), 1 - sweep.label.mean())),
-        "by_category": {
-            category: float(sweep.correct_nested[[c == category for c in sweep.category]].mean())
-            for category in dict.fromkeys(sweep.category)
-        },
-        "layers": [
-            {
-                "layer": layer,
-                "accuracy": e.value,
-                "low": e.low,
-                "high": e.high,
-                **{
-                    name: value
-                    for name, value in asdict(scores(sweep.decision_values[:, layer])).items()
-                    if name != "accuracy"
-                },
-            }
-            for layer, e in enumerate(per_layer)
-        ],
-        "manifest": dict(sweep.manifest),
-    }
-
-
-def write_sweep(folder: Path, sweep: ProbeSweep) -> dict[str, Any]:
-    """Write `probes.h5`, `layers.csv` and, last, `probe.json`; returns the latter's content."""
-    summary = summarise(sweep)
-    folder.mkdir(parents=True, exist_ok=True)
-    # The summary is the sign that a folder is finished, so an old one goes first.
-    (folder / "probe.json").unlink(missing_ok=True)
+def write_arrays(path: Path, sweep: ProbeSweep) -> None:
+    """Write `probes.h5`, atomically."""
     text = h5py.string_dtype("utf-8")
-    with atomic_path(folder / "probes.h5") as aside, h5py.File(aside, "w") as file:
+    with atomic_path(path) as aside, h5py.File(aside, "w") as file:
         file.attrs["format"] = _FORMAT
         file.attrs["settings"] = json.dumps(
             {
@@ -157,6 +116,10 @@ def write_sweep(folder: Path, sweep: ProbeSweep) -> dict[str, Any]:
                 "seed": sweep.seed,
                 "grouping": sweep.grouping,
                 "manifest": dict(sweep.manifest),
+                "C_grid": sweep.C_grid,
+                "solver": sweep.solver,
+                "relative_gradient": sweep.relative_gradient,
+                "scheme": sweep.scheme,
             }
         )
         file["decision_values"] = sweep.decision_values
@@ -164,12 +127,13 @@ def write_sweep(folder: Path, sweep: ProbeSweep) -> dict[str, Any]:
         file["fold"] = sweep.fold
         file["C"] = sweep.C
         file["inner_accuracy"] = sweep.inner_accuracy
+        file["null_scores"] = sweep.null_scores
         file["label"] = sweep.label.astype(np.int8)
         for name in ("item_id", "group_id", "category"):
             file[name] = np.array(getattr(sweep, name), dtype=text)
-    write_csv(folder / "layers.csv", summary["layers"])
-    write_json(folder / "probe.json", summary)
-    return summary
+        file.create_group("baseline")
+        for name, values in sweep.baselines.items():
+            file["baseline"][name] = values
 
 
 def read_sweep(folder: Path) -> ProbeSweep:
@@ -200,6 +164,12 @@ def read_sweep(folder: Path) -> ProbeSweep:
                 seed=settings["seed"],
                 grouping=settings["grouping"],
                 manifest=settings["manifest"],
+                C_grid=tuple(settings["C_grid"]),
+                solver=settings["solver"],
+                relative_gradient=settings["relative_gradient"],
+                scheme=settings["scheme"],
+                null_scores=file["null_scores"][:],
+                baselines={name: values[:] for name, values in file["baseline"].items()},
             )
     except (OSError, KeyError, ValueError) as error:
         raise ResultError(f"{folder} is not a complete probe folder ({error}).") from error

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
 from interp.errors import ProbeError
+from interp.files import read_json
 from interp.vocabulary import Grouping
 
-__all__ = ["make_folds"]
+__all__ = ["check_folds", "make_folds", "read_folds"]
 
 
 def make_folds(
@@ -65,11 +67,74 @@ def make_folds(
     folds = np.full(len(labels), -1, dtype=np.int64)
     for fold, (_, held_out) in enumerate(splits):
         folds[held_out] = fold
-    for fold in range(n_folds):
+    _require_both_classes(
+        folds,
+        labels,
+        "some groups are too large or too uneven. Use fewer --folds, more groups, or another "
+        "--seed.",
+    )
+    return folds
+
+
+def read_folds(path: Path, item_ids: Sequence[str]) -> NDArray[np.int64]:
+    """(n_items,) folds from a JSON object of item id → fold; ids of other items are ignored.
+
+    Raises:
+        ResultError: not a JSON object.
+        ProbeError: an item has no fold, or a fold is not an integer from 0.
+    """
+    found = read_json(path, "a fold file, a JSON object of item id to fold")
+    missing = [item_id for item_id in item_ids if item_id not in found]
+    if missing:
+        raise ProbeError(
+            f"{path} gives no fold for {len(missing)} of {len(item_ids)} items (first: "
+            f"{missing[0]!r}). Give every item of the cache one."
+        )
+    for item_id in item_ids:
+        fold = found[item_id]
+        if isinstance(fold, bool) or not isinstance(fold, int) or fold < 0:
+            raise ProbeError(
+                f"{path}: the fold of {item_id!r} is {fold!r}; expected an integer from 0."
+            )
+    return np.array([found[item_id] for item_id in item_ids], dtype=np.int64)
+
+
+def check_folds(
+    folds: NDArray[np.int64],
+    labels: NDArray[np.bool_],
+    group_ids: Sequence[str],
+    *,
+    grouping: Grouping = "group",
+) -> None:
+    """Refuse folds that cut a group, leave a gap, or miss a class.
+
+    Args:
+        folds: (n_items,) from 0.
+        labels: (n_items,) of bool.
+        group_ids: (n_items,).
+        grouping: whether groups must be whole.
+
+    Raises:
+        ProbeError: naming the group or the fold.
+    """
+    found = np.unique(folds).tolist()
+    if found != list(range(len(found))) or len(found) < 3:
+        raise ProbeError(
+            f"The folds are {found}; expected at least 3, numbered from 0 without a gap."
+        )
+    if grouping == "group":
+        fold_of: dict[str, int] = {}
+        for group, fold in zip(group_ids, folds.tolist(), strict=True):
+            if fold_of.setdefault(group, fold) != fold:
+                raise ProbeError(
+                    f"The folds cut group {group!r}: it has items in folds {fold_of[group]} and "
+                    f"{fold}. Keep its items together, or use --group none (which leaks)."
+                )
+    _require_both_classes(folds, labels, "Move groups of the other class into it.")
+
+
+def _require_both_classes(folds: NDArray[np.int64], labels: NDArray[np.bool_], what: str) -> None:
+    for fold in range(int(folds.max()) + 1):
         inside = labels[folds == fold]
         if inside.all() or not inside.any():
-            raise ProbeError(
-                f"Fold {fold} holds {len(inside)} items of one class only: some groups are too "
-                f"large or too uneven. Use fewer --folds, more groups, or another --seed."
-            )
-    return folds
+            raise ProbeError(f"Fold {fold} holds {len(inside)} items of one class only: {what}")

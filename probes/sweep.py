@@ -1,49 +1,62 @@
-"""The probe sweep: five-fold decisions at every layer, and a layer chosen without the test fold."""
+"""The probe sweep: decisions at every layer, and a layer chosen without the test fold."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import combinations
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from activations import ActivationCache
 from interp.errors import ProbeError
-from interp.vocabulary import Grouping
+from interp.items import Item
+from interp.vocabulary import Grouping, Solver
+from probes.baselines import text_baselines
+from probes.layer import C_GRID, decide_layer, solver_named
+from probes.permutation import Scheme, choose_scheme, draw_labels
 from probes.results import ProbeSweep
-from probes.solver import fit_probe
-from probes.splits import make_folds
+from probes.splits import check_folds, make_folds
 
 __all__ = ["sweep_layers"]
-
-Fold = NDArray[np.int64]
 
 
 def sweep_layers(
     cache: ActivationCache,
     *,
-    C: float = 0.01,
+    C: float | Literal["auto"] = 0.01,
     n_folds: int = 5,
     seed: int = 0,
     grouping: Grouping = "group",
+    folds: NDArray[np.int64] | None = None,
+    solver: Solver = "batched",
+    device: str = "cpu",
+    n_permutations: int = 0,
+    items: Sequence[Item] | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> ProbeSweep:
     """Probe every layer of a cache under the same folds.
 
     For each outer fold the layer is also chosen by cross-validation over the other folds alone
     (`layers_nested`): the accuracy at those layers is not inflated by having picked the layer.
+    Permuted labels go through everything that the labels go through, the choice of C included.
 
     Args:
-        cache: open activation cache of True/False items.
-        C: inverse L2 strength.
+        cache: open activation cache of True/False items; one layer is read at a time.
+        C: inverse L2 strength, or `auto` to choose it from `C_GRID` inside each training part.
         n_folds: outer folds; the inner ones are the outer ones that remain.
-        seed: of the folds.
+        seed: of the folds and of the permutations.
         grouping: `group` keeps groups whole.
+        folds: (n_items,) from 0, instead of drawing them.
+        solver: `batched` or `sklearn`.
+        device: torch device of the batched solver; `auto` takes a GPU.
+        n_permutations: label permutations for the null scores.
+        items: with their texts, for the text baselines; None leaves these out.
         progress: called once a layer (and once for the embedding stream).
 
     Raises:
-        ProbeError: missing labels, or labels and groups that cannot be split.
+        ProbeError: missing labels, labels and groups that cannot be split or permuted, or a fit
+            that does not converge.
     """
     unlabelled = [item for item, label in zip(cache.item_id, cache.label, strict=True) if label < 0]
     if unlabelled:
@@ -51,34 +64,70 @@ def sweep_layers(
             f"{len(unlabelled)} of {cache.n_items} items have no label (first: {unlabelled[0]!r}); "
             f"probes need True/False items."
         )
-    labels = cache.label.astype(bool)
-    folds = make_folds(labels, cache.group_id, n_folds=n_folds, seed=seed, grouping=grouping)
+    if n_permutations < 0:
+        raise ProbeError(f"--permutations is {n_permutations}; expected 0 or more.")
+    labels, groups = cache.label.astype(bool), cache.group_id
+    if folds is None:
+        folds = make_folds(labels, groups, n_folds=n_folds, seed=seed, grouping=grouping)
+    else:
+        check_folds(folds, labels, groups, grouping=grouping)
+    strengths = C_GRID if C == "auto" else (float(C),)
+    decide = solver_named(solver, device)
+    scheme: Scheme | None = None
+    permuted = np.empty((cache.n_items, 0), dtype=bool)
+    if n_permutations:
+        scheme = choose_scheme(labels, groups, folds, grouped=grouping == "group")
+        permuted = draw_labels(
+            scheme, labels, groups, folds, n_permutations=n_permutations, seed=seed
+        )
+    gradients: list[float] = []
 
+    def fit(
+        activations: NDArray[np.float32], columns: NDArray[np.bool_], *, inner: bool
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        found = decide_layer(activations, columns, folds, strengths, decide, inner=inner)
+        if found.relative_gradient is not None:
+            gradients.append(found.relative_gradient)
+        return found.decisions, found.inner_accuracy, found.C
+
+    n_folds = int(folds.max()) + 1
     decisions = np.empty((cache.n_items, cache.n_layers))
     inner_accuracy = np.empty((n_folds, cache.n_layers))
+    used = np.empty((cache.n_layers, n_folds))
+    null_scores = np.empty((cache.n_layers, n_permutations))
     for layer in range(cache.n_layers):
         activations = _finite(cache.resid_post(layer), f"layer {layer}", cache.item_id)
-        decisions[:, layer] = _outer(activations, labels, folds, C)
-        inner_accuracy[:, layer] = _inner(activations, labels, folds, C)
+        own, accuracy, strength = fit(activations, labels[:, None], inner=True)
+        decisions[:, layer], inner_accuracy[:, layer] = own[:, 0], accuracy[:, 0]
+        used[layer] = strength[:, 0]
+        if n_permutations:
+            said = fit(activations, permuted, inner=False)[0] > 0
+            null_scores[layer] = (said == permuted).mean(axis=0)
         progress(1)
     pre0 = _finite(cache.resid_pre0(), "the embedding stream", cache.item_id)
-    decision_pre0 = _outer(pre0, labels, folds, C)
+    decision_pre0 = fit(pre0, labels[:, None], inner=False)[0][:, 0]
     progress(1)
     return ProbeSweep(
         item_id=cache.item_id,
         label=labels,
-        group_id=cache.group_id,
+        group_id=groups,
         category=cache.category,
         fold=folds,
         decision_values=decisions,
         decision_values_pre0=decision_pre0,
-        C=np.full((cache.n_layers, n_folds), C),
+        C=used,
         # argmax takes the earliest of equally good layers.
         layers_nested=tuple(int(layer) for layer in inner_accuracy.argmax(axis=1)),
         inner_accuracy=inner_accuracy,
         seed=seed,
         grouping=grouping,
         manifest=cache.manifest,
+        C_grid=strengths,
+        solver=solver,
+        relative_gradient=max(gradients, default=None),
+        scheme=scheme,
+        null_scores=null_scores,
+        baselines={} if items is None else text_baselines(items, labels, folds),
     )
 
 
@@ -92,40 +141,3 @@ def _finite(
             f"{item_ids[bad[0]]!r}). Extract again."
         )
     return activations
-
-
-def _outer(
-    activations: NDArray[np.float32],
-    labels: NDArray[np.bool_],
-    folds: Fold,
-    C: float,
-) -> NDArray[np.float64]:
-    """(n_items,) decision values, each from the probe of the folds without the item."""
-    decisions = np.empty(len(labels))
-    for fold in range(folds.max() + 1):
-        held_out = folds == fold
-        probe = fit_probe(activations[~held_out], labels[~held_out], C=C)
-        decisions[held_out] = probe.decide(activations[held_out])
-    return decisions
-
-
-def _inner(
-    activations: NDArray[np.float32],
-    labels: NDArray[np.bool_],
-    folds: Fold,
-    C: float,
-) -> NDArray[np.float64]:
-    """(n_folds,) accuracy inside the training part of each outer fold.
-
-    The probe that is fitted without folds a and b judges b on behalf of a, and a on behalf of b.
-    """
-    n_folds = int(folds.max()) + 1
-    right, total = np.zeros(n_folds), np.zeros(n_folds)
-    for a, b in combinations(range(n_folds), 2):
-        training = (folds != a) & (folds != b)
-        probe = fit_probe(activations[training], labels[training], C=C)
-        for outer, judged in ((a, b), (b, a)):
-            inside = folds == judged
-            right[outer] += ((probe.decide(activations[inside]) > 0) == labels[inside]).sum()
-            total[outer] += inside.sum()
-    return right / total

@@ -298,6 +298,7 @@ def test_every_example_in_the_help_works(
     assert set(found) >= {
         *("sources", "items", "extract", "probe", "direction", "steer", "answer", "demo"),
         *("cache info", "cache verify", "cache merge", "cache export", "drift", "behave report"),
+        "probe-compare",
         *("run expression-gap", "adapters audit", "adapters compare"),
     }
     # The alias stands for a tiny model here; everything else is as printed.
@@ -312,8 +313,8 @@ def test_every_example_in_the_help_works(
     )
     monkeypatch.chdir(tmp_path)
     order = (
-        *("sources", "items", "extract", "probe", "direction", "steer", "answer", "drift"),
-        *("cache", "run", "adapters", "behave", "demo"),
+        *("sources", "items", "extract", "probe", "probe-compare", "direction", "steer", "answer"),
+        *("drift", "cache", "run", "adapters", "behave", "demo"),
     )
     # What a command reads, an earlier example has written.
     names = sorted(found, key=lambda name: order.index(name.split()[0]))

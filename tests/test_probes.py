@@ -254,7 +254,7 @@ def test_a_folder_never_mixes_two_sweeps(tmp_path: Path, monkeypatch: pytest.Mon
     def stops(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("probes.results.write_csv", stops)
+    monkeypatch.setattr("probes.summary.write_csv", stops)
     with pytest.raises(KeyboardInterrupt):
         write_sweep(tmp_path, second)
     with pytest.raises(ResultError, match=r"probe\.json"):

@@ -9,9 +9,11 @@ from sklearn import metrics
 from interp.statistics import (
     bootstrap_mean,
     bootstrap_means,
+    calibrate,
     mcnemar_exact,
     out_of_fold_threshold,
     score_decisions,
+    sign_flip_p,
 )
 
 
@@ -132,3 +134,24 @@ def test_calibration_undoes_a_bias_but_finds_nothing_in_noise() -> None:
     assert (out_of_fold_threshold(biased, gold, fold) == gold).mean() > 0.9
     noise = rng.normal(size=400)
     assert abs((out_of_fold_threshold(noise, gold, fold) == gold).mean() - 0.5) < 0.08
+
+
+def test_calibration_by_hand() -> None:
+    # Four items at p = 0.75, three of them True; one at p = 0.05, True.
+    odds = np.log(np.array([3.0] * 4 + [1 / 19]))
+    found = calibrate([True, True, True, False, True], odds)
+    expected = -(3 * np.log(0.75) + np.log(0.25) + np.log(0.05)) / 5
+    assert found.log_loss == pytest.approx(expected)
+    assert found.ece == pytest.approx(0.95 / 5)
+    full = [part for part in found.bins if part.n]
+    assert [(part.n, part.observed) for part in full] == [(1, 1.0), (4, 0.75)]
+    assert calibrate([True, False], [1e4, -1e4]).log_loss == 0
+    assert np.isfinite(calibrate([False], [1e4]).log_loss)
+
+
+def test_sign_flips_by_hand() -> None:
+    # Three groups, all positive: one of eight sign patterns does as well.
+    p = sign_flip_p([1, 1, 1, 1], ["a", "a", "b", "c"], seed=0)
+    assert p == pytest.approx(1 / 8, abs=0.02)
+    assert sign_flip_p([0, 0], ["a", "b"], seed=0) == 1.0
+    assert sign_flip_p([-1, -1, -1, -1], ["a", "b", "c", "d"], seed=0) == pytest.approx(1)

@@ -1,0 +1,184 @@
+"""Probe solver against scikit-learn: side by side in one run, alternated, medians of CPU seconds.
+
+    OMP_NUM_THREADS=1 python benchmarks/probes.py [CACHE.h5] [--layer 15] [--stack 1]
+
+With a cache, the items of one layer (with --stack K, K layers side by side, for a larger d);
+otherwise 408 synthetic items in 102 groups whose spectrum decays as in residual streams. Both sides
+get the same five folds and standardise inside the training fold. scikit-learn runs at its default
+tolerance (1e-4) and converged (1e-10), in float64; ratios are its CPU seconds over ours. Refits of
+permutations are timed on a few of them and scaled, and the line says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+# A script's folder comes first on the path, and this file has the name of the package it measures.
+sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).parent]
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from sklearn.linear_model import LogisticRegression  # noqa: E402
+from sklearn.preprocessing import StandardScaler  # noqa: E402
+
+from activations import ActivationCache  # noqa: E402
+from probes import make_folds  # noqa: E402
+from probes.layer import decide_layer, solver_named  # noqa: E402
+
+REPETITIONS = 3
+GRID = tuple(float(c) for c in np.logspace(-4, 1, 10))
+N_PERMUTATIONS, N_REFITTED = 200, 4
+
+
+def load(path: Path | None, layer: int, stack: int) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    if path is None:
+        rng = np.random.default_rng(0)
+        n, d = 408, 576 * stack
+        spectrum = np.arange(1, d + 1) ** -0.8
+        turned = np.linalg.qr(rng.normal(size=(d, d)))[0]
+        x = (rng.normal(size=(n, d)) * spectrum) @ turned
+        y = np.tile([True, False], n // 2)
+        x += 0.3 * y[:, None] * turned[5] * spectrum[5]
+        return x.astype(np.float32), y, [f"g{i // 4}" for i in range(n)]
+    with ActivationCache.open(path) as cache:
+        layers = [cache.resid_post(layer + k) for k in range(stack)]
+        return np.concatenate(layers, axis=1), cache.label.astype(bool), list(cache.group_id)
+
+
+def sklearn_side(
+    x: np.ndarray, labels: np.ndarray, folds: np.ndarray, grid: tuple[float, ...], tol: float
+) -> np.ndarray:
+    """(n_items, n_strengths, columns) decisions, a refit for every fold, strength and column."""
+    decisions = np.empty((len(x), len(grid), labels.shape[1]))
+    for fold in range(int(folds.max()) + 1):
+        out = folds == fold
+        scaler = StandardScaler().fit(x[~out].astype(np.float64))
+        train, shown = (scaler.transform(part.astype(np.float64)) for part in (x[~out], x[out]))
+        for column in range(labels.shape[1]):
+            for index, strength in enumerate(grid):
+                model = LogisticRegression(C=strength, tol=tol, max_iter=100_000)
+                model.fit(train, labels[~out, column])
+                decisions[out, index, column] = model.decision_function(shown)
+    return decisions
+
+
+def our_side(
+    x: np.ndarray, labels: np.ndarray, folds: np.ndarray, grid: tuple[float, ...]
+) -> np.ndarray:
+    decide = solver_named("batched")
+    decisions = np.empty((len(x), len(grid), labels.shape[1]))
+    for fold in range(int(folds.max()) + 1):
+        out = folds == fold
+        decisions[out] = decide(x[~out], x[out], labels[~out], grid)[0]
+    return decisions
+
+
+def cpu(run: Callable[[], object]) -> tuple[float, object]:
+    start = time.process_time()
+    result = run()
+    return time.process_time() - start, result
+
+
+def compare(
+    name: str, ours: Callable[[], object], theirs: dict[str, Callable[[], object]], scale: float = 1
+) -> None:
+    sides = {"ours": ours, **theirs}
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
+    results: dict[str, np.ndarray] = {}
+    for _ in range(REPETITIONS):
+        for side, run in sides.items():
+            used, result = cpu(run)
+            seconds[side].append(used * (1 if side == "ours" else scale))
+            results[side] = np.asarray(result)
+    mine = statistics.median(seconds["ours"])
+    print(f"{name}: ours {1e3 * mine:.0f} ms")
+    for side in theirs:
+        median = statistics.median(seconds[side])
+        note = " (scaled)" if scale != 1 else ""
+        a, b = results["ours"], results[side]
+        a = a[..., : b.shape[-1]]
+        print(
+            f"  {side:22} {1e3 * median:8.0f} ms{note}  ratio {median / mine:6.1f}  "
+            f"largest difference {np.abs(a - b).max():.1e} of {np.abs(a).max():.2g}, "
+            f"signs that differ {int(((a > 0) != (b > 0)).sum())} of {b.size}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cache", nargs="?", type=Path)
+    parser.add_argument("--layer", type=int, default=15)
+    parser.add_argument("--stack", type=int, default=1)
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    x, y, groups = load(chosen.cache, chosen.layer, chosen.stack)
+    folds = make_folds(y, groups, n_folds=5, seed=0)
+    labels = y[:, None]
+    rng = np.random.default_rng(0)
+    permuted = np.stack([rng.permutation(y) for _ in range(N_PERMUTATIONS)], axis=1)
+    print(f"{x.shape[0]} items × {x.shape[1]}, 5 folds, {chosen.cache or 'synthetic'}")
+    our_side(x, labels, folds, (0.01,))  # the first call loads libraries
+    tolerances = {"scikit-learn, tol 1e-4": 1e-4, "scikit-learn, 1e-10": 1e-10}
+    for strength in (0.01, 1.0, 100.0):
+        one = (strength,)
+        compare(
+            f"one C = {strength:g}",
+            lambda one=one: our_side(x, labels, folds, one),
+            {
+                side: lambda one=one, tol=tol: sklearn_side(x, labels, folds, one, tol)
+                for side, tol in tolerances.items()
+            },
+        )
+    compare(
+        f"{len(GRID)} values of C, {GRID[0]:g} to {GRID[-1]:g}",
+        lambda: our_side(x, labels, folds, GRID),
+        {
+            side: lambda tol=tol: sklearn_side(x, labels, folds, GRID, tol)
+            for side, tol in tolerances.items()
+        },
+    )
+    strengths = GRID
+
+    def nested_by_sklearn() -> np.ndarray:
+        def decide(train, shown, labels, grid):  # type: ignore[no-untyped-def]
+            scaler = StandardScaler().fit(train.astype(np.float64))
+            a, b = (scaler.transform(part.astype(np.float64)) for part in (train, shown))
+            values = [
+                LogisticRegression(C=c, max_iter=100_000).fit(a, labels[:, 0]).decision_function(b)
+                for c in grid
+            ]
+            return np.stack(values, axis=1)[:, :, None], None
+
+        return decide_layer(x, labels, folds, strengths, decide, inner=True).decisions
+
+    compare(
+        "C chosen on inner folds (15 fits × 10 values)",
+        lambda: (
+            decide_layer(x, labels, folds, strengths, solver_named("batched"), inner=True).decisions
+        ),
+        {"scikit-learn, tol 1e-4": nested_by_sklearn},
+    )
+    for strength in (0.01, 1.0):
+        one = (strength,)
+        compare(
+            f"{N_PERMUTATIONS} permutations, C = {strength:g} (refits timed on {N_REFITTED})",
+            lambda one=one: our_side(x, permuted, folds, one),
+            {
+                side: lambda one=one, tol=tol: sklearn_side(
+                    x, permuted[:, :N_REFITTED], folds, one, tol
+                )
+                for side, tol in tolerances.items()
+            },
+            scale=N_PERMUTATIONS / N_REFITTED,
+        )
+
+
+if __name__ == "__main__":
+    main()

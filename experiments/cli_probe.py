@@ -1,0 +1,163 @@
+"""`interp probe`, `interp probe-compare` and `interp direction`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from experiments.options import (
+    CacheArgument,
+    COption,
+    FoldsOption,
+    GroupOption,
+    JsonOption,
+    OutFolder,
+    PermutationsOption,
+    SeedOption,
+    read_probe_of,
+    strength,
+)
+from interp.errors import InterpError
+from interp.vocabulary import Solver
+
+__all__ = ["direction", "probe", "probe_compare"]
+
+
+def probe(
+    file: CacheArgument,
+    out: OutFolder,
+    C: COption = "0.01",
+    folds: FoldsOption = 5,
+    seed: SeedOption = 0,
+    group: GroupOption = "group",
+    permutations: PermutationsOption = 200,
+    solver: Annotated[
+        Solver,
+        typer.Option("--solver", help="batched, or sklearn: the converged reference, far slower."),
+    ] = "batched",
+    device: Annotated[
+        str, typer.Option("--device", help="Torch device of the solver; auto takes a GPU.")
+    ] = "cpu",
+    fold_file: Annotated[
+        Path | None, typer.Option("--fold-file", help="JSON of item id to fold, from 0.")
+    ] = None,
+    text_baselines: Annotated[
+        bool, typer.Option(help="Probes on the wording alone, under the same folds.")
+    ] = True,
+    json: JsonOption = False,
+) -> None:
+    """Probe every layer for the label, groups kept whole, with controls in the same run."""
+    from activations import ActivationCache
+    from experiments.console import note, print_json, progress
+    from experiments.tables import print_probe
+    from probes import read_folds, sweep_layers, write_sweep
+
+    size = strength(C)
+    if group == "none":
+        note("GROUPS ARE IGNORED: items of one group stand on both sides of a split; numbers leak.")
+    with ActivationCache.open(file) as cache:
+        given = None if fold_file is None else read_folds(fold_file, cache.item_id)
+        note(
+            f"{cache.n_layers} layers × {folds if given is None else int(given.max()) + 1} folds; "
+            f"{permutations} label permutations; C = {C}; solver {solver}"
+        )
+        with progress("probes", cache.n_layers + 1) as advance:
+            sweep = sweep_layers(
+                cache,
+                C=size,
+                n_folds=folds,
+                seed=seed,
+                grouping=group,
+                folds=given,
+                solver=solver,
+                device=device,
+                n_permutations=permutations,
+                items=cache.items() if text_baselines else None,
+                progress=advance,
+            )
+    summary = write_sweep(out, sweep)
+    if json:
+        print_json(summary)
+    else:
+        print_probe(summary)
+        note(f"Written to {out}")
+
+
+def probe_compare(
+    first: Annotated[Path, typer.Argument(metavar="A", help="Probe folder.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Probe folder, same items.")],
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Compare two probe sweeps on the same items, paired: A minus B."""
+    from experiments.console import print_json
+    from experiments.tables import print_comparison
+    from probes import compare_sweeps, read_sweep
+
+    found = compare_sweeps(read_sweep(first), read_sweep(second), seed=seed)
+    if json:
+        print_json(found)
+    else:
+        print_comparison(str(first), str(second), found)
+
+
+def direction(
+    file: CacheArgument,
+    layer: Annotated[int, typer.Option("--layer", help="0-based block index.")],
+    out: Annotated[Path, typer.Option("--out", help="Direction file (.npz).")],
+    method: Annotated[
+        Literal["class_mean", "probe"],
+        typer.Option("--method", help="Difference of class means, or weights of a probe."),
+    ] = "class_mean",
+    C: Annotated[
+        float | None,
+        typer.Option("--C", help="Of --method probe; default: as in --probe, else 0.01."),
+    ] = None,
+    probe: Annotated[
+        Path | None, typer.Option("--probe", help="Probe folder whose folds --without-fold names.")
+    ] = None,
+    without_fold: Annotated[
+        int | None, typer.Option("--without-fold", help="Leave the items of this fold out.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Write the True − False direction of a layer.
+
+    For evaluation leave out the fold that it is applied to: --probe DIR --without-fold K.
+    """
+    from activations import ActivationCache
+    from experiments.console import note, print_json
+    from interp.direction import write_direction
+    from probes import probe_direction
+    from steering import fold_direction
+
+    if (probe is None) != (without_fold is None):
+        raise InterpError("--probe and --without-fold go together: give both or neither.")
+    if C is not None and method != "probe":
+        raise InterpError("--C goes with --method probe; class means have no strength.")
+    with ActivationCache.open(file) as cache:
+        cache.require_layer(layer)
+        training, fitted = None, 0.01
+        if probe is not None and without_fold is not None:
+            sweep = read_probe_of(cache, probe)
+            if without_fold not in sweep.fold:
+                raise InterpError(f"{probe} has folds 0 to {sweep.fold.max()}; got {without_fold}.")
+            training = sweep.fold != without_fold
+            fitted = float(sweep.C[layer, without_fold])
+        if method == "probe":
+            found = probe_direction(cache, layer, C=fitted if C is None else C, training=training)
+        else:
+            found = fold_direction(cache, layer, training=training)
+    write_direction(out, found)
+    if json:
+        fields = [name for name in found.__slots__ if name != "vector"]
+        print_json({name: getattr(found, name) for name in fields})
+        return
+    apart = "" if found.class_gap is None else f"the class means lie {found.class_gap:.4g} apart, "
+    note(
+        f"{out}: {found.method.replace('_', '-')} direction at layer {layer} from {found.n_true} "
+        f"True and {found.n_false} False items; {apart}the median residual norm is "
+        f"{found.median_norm:.4g}"
+    )

@@ -1,0 +1,66 @@
+"""Two probe sweeps over the same items, compared item by item."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from interp.errors import ProbeError
+from interp.statistics import bootstrap_mean, mcnemar_exact
+from probes.results import ProbeSweep
+
+__all__ = ["compare_sweeps"]
+
+
+def compare_sweeps(first: ProbeSweep, second: ProbeSweep, *, seed: int = 0) -> dict[str, Any]:
+    """Compare the nested accuracies of two sweeps on the same items, paired.
+
+    Args:
+        first: a sweep.
+        second: one over the same items (of another model, view, checkpoint or token), in any order.
+        seed: of the group bootstrap.
+
+    Returns:
+        both accuracies with intervals, their difference (first minus second) with its group
+        bootstrap interval, the exact McNemar p, and the counts of items only one has right.
+
+    Raises:
+        ProbeError: the items or their labels differ.
+    """
+    if set(first.item_id) != set(second.item_id):
+        only = len(set(first.item_id) - set(second.item_id))
+        other = len(set(second.item_id) - set(first.item_id))
+        raise ProbeError(
+            f"The sweeps are over different items: {only} are only in the first, {other} only in "
+            f"the second. A paired comparison needs the same items: probe caches of one source, "
+            f"n and seed."
+        )
+    place = {item_id: index for index, item_id in enumerate(second.item_id)}
+    order = np.array([place[item_id] for item_id in first.item_id])
+    moved = np.flatnonzero(second.label[order] != first.label)
+    if len(moved):
+        raise ProbeError(
+            f"{len(moved)} items have another label in the second sweep (first: "
+            f"{first.item_id[moved[0]]!r}). Compare sweeps over the same labels."
+        )
+    a, b = first.correct_nested, second.correct_nested[order]
+    groups = first.group_id
+    gap = bootstrap_mean(a.astype(float) - b, groups, seed=seed)
+    low, high = 100 * gap.low, 100 * gap.high
+    p = mcnemar_exact(a, b)
+    differ = "differ" if gap.low > 0 or gap.high < 0 else "are not shown to differ"
+    return {
+        "n_items": first.n_items,
+        "n_groups": len(set(groups)),
+        "first": asdict(bootstrap_mean(a, groups, seed=seed)),
+        "second": asdict(bootstrap_mean(b, groups, seed=seed)),
+        "difference": asdict(gap),
+        "only_first_right": int((a & ~b).sum()),
+        "only_second_right": int((~a & b).sum()),
+        "p_mcnemar": p,
+        "same_folds": bool((first.fold == second.fold[order]).all()),
+        "verdict": f"The nested accuracies {differ}: {100 * gap.value:+.1f} points "
+        f"[{low:+.1f}, {high:+.1f}], McNemar p = {p:.2g}.",
+    }

@@ -1,0 +1,60 @@
+"""The direction that a probe reads, in raw activation space."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from activations import ActivationCache
+from interp.direction import Direction
+from interp.errors import ProbeError
+from probes.solver import fit_probe
+
+__all__ = ["probe_direction"]
+
+
+def probe_direction(
+    cache: ActivationCache,
+    layer: int,
+    *,
+    C: float,
+    training: NDArray[np.bool_] | None = None,
+) -> Direction:
+    """Unit vector along a probe's weights, mapped back through the scaler.
+
+    A decision value grows fastest along it per unit of the residual stream; it points to True.
+
+    Args:
+        cache: open cache of True/False items.
+        layer: 0-based block index.
+        C: inverse L2 strength.
+        training: (n_items,) of bool, items to fit on; None takes all.
+
+    Raises:
+        ProbeError: an item has no label, a class is missing, or the weights are zero.
+    """
+    if (cache.label < 0).any():
+        raise ProbeError("Some items have no label; directions need True/False items.")
+    kept = np.ones(cache.n_items, dtype=bool) if training is None else training
+    labels = cache.label[kept].astype(bool)
+    n_true, n_false = int(labels.sum()), int((~labels).sum())
+    if not n_true or not n_false:
+        raise ProbeError(
+            f"A probe direction needs both classes; got {n_true} True and {n_false} False items."
+        )
+    weight = fit_probe(cache.resid_post(layer)[kept], labels, C=C).weight
+    norm = float(np.linalg.norm(weight))
+    if norm == 0:
+        raise ProbeError(f"Layer {layer}: the probe's weights are zero; there is no direction.")
+    return Direction(
+        vector=(weight / norm).astype(np.float32),
+        layer=layer,
+        hook_point="resid_post",
+        method="probe",
+        class_gap=None,
+        median_norm=float(np.nanmedian(cache.resid_norm[kept, layer])),
+        model_id=cache.manifest["model"]["model_id"],
+        token_rule=cache.manifest["token_rule"],
+        n_true=n_true,
+        n_false=n_false,
+    )

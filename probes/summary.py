@@ -1,0 +1,175 @@
+"""What a probe sweep says: scores with intervals, tests against chance and wording, a verdict."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.files import write_csv, write_json
+from interp.statistics import (
+    Estimate,
+    bootstrap_mean,
+    calibrate,
+    score_decisions,
+    sign_flip_p,
+)
+from probes.permutation import null_test
+from probes.results import ProbeSweep, write_arrays
+
+__all__ = ["summarise", "write_sweep"]
+
+SIGNIFICANT: Final = 0.05
+
+
+def summarise(sweep: ProbeSweep) -> dict[str, Any]:
+    """The content of `probe.json`; accuracies are fractions, intervals are 95%."""
+
+    def estimate(correct: NDArray[np.bool_]) -> Estimate:
+        return bootstrap_mean(correct, sweep.group_id, seed=sweep.seed)
+
+    def scores(decisions: NDArray[np.float64]) -> dict[str, float]:
+        calibration = calibrate(sweep.label, decisions)
+        return asdict(score_decisions(sweep.label, decisions > 0, decisions)) | {
+            "log_loss": calibration.log_loss,
+            "ece": calibration.ece,
+        }
+
+    per_layer = [estimate(sweep.correct[:, layer]) for layer in range(sweep.n_layers)]
+    nested = estimate(sweep.correct_nested)
+    pre0 = estimate((sweep.decision_values_pre0 > 0) == sweep.label)
+    best = sweep.best_layer
+    null, by_layer = _null(sweep)
+    wording = _wording(sweep)
+    return {
+        "n_items": sweep.n_items,
+        "n_groups": len(set(sweep.group_id)),
+        "n_layers": sweep.n_layers,
+        "n_folds": len(sweep.layers_nested),
+        "grouping": sweep.grouping,
+        "seed": sweep.seed,
+        # The median where it was chosen by layer and fold.
+        "C": float(np.median(sweep.C)),
+        "C_grid": list(sweep.C_grid),
+        "solver": sweep.solver,
+        "relative_gradient": sweep.relative_gradient,
+        "accuracy_nested": nested.value,
+        "accuracy_nested_interval": [nested.low, nested.high],
+        "scores_nested": scores(sweep.decision_values_nested),
+        "reliability_nested": [
+            asdict(part) for part in calibrate(sweep.label, sweep.decision_values_nested).bins
+        ],
+        "layers_nested": list(sweep.layers_nested),
+        "best_layer": best,
+        "accuracy_best_layer": per_layer[best].value,
+        "accuracy_best_layer_note": "optimistic: the layer was chosen on the reported folds",
+        "accuracy_embedding": pre0.value,
+        "accuracy_embedding_interval": [pre0.low, pre0.high],
+        "majority_class": float(max(sweep.label.mean(), 1 - sweep.label.mean())),
+        **null,
+        **wording,
+        "verdict": _verdict(null["p_familywise"], wording),
+        "by_category": {
+            category: float(sweep.correct_nested[[c == category for c in sweep.category]].mean())
+            for category in dict.fromkeys(sweep.category)
+        },
+        "layers": [
+            {
+                "layer": layer,
+                "accuracy": e.value,
+                "low": e.low,
+                "high": e.high,
+                **{
+                    name: value
+                    for name, value in scores(sweep.decision_values[:, layer]).items()
+                    if name != "accuracy"
+                },
+                **by_layer[layer],
+            }
+            for layer, e in enumerate(per_layer)
+        ],
+        "manifest": dict(sweep.manifest),
+    }
+
+
+def _null(sweep: ProbeSweep) -> tuple[dict[str, Any], list[dict[str, float | None]]]:
+    """The permutation test: fields of the summary, and of every layer's row."""
+    n_permutations = sweep.null_scores.shape[1]
+    head: dict[str, Any] = {"scheme": sweep.scheme, "n_permutations": n_permutations}
+    names = ("p", "p_adjusted", "null_low", "null_high")
+    if not n_permutations:
+        empty: dict[str, float | None] = dict.fromkeys(names)
+        return head | {"p_familywise": None}, [empty for _ in range(sweep.n_layers)]
+    test = null_test(sweep.correct.mean(axis=0), sweep.null_scores)
+    columns = (test.p, test.p_adjusted, *test.quantiles.T)
+    rows: list[dict[str, float | None]] = [
+        dict(zip(names, map(float, row), strict=True)) for row in zip(*columns, strict=True)
+    ]
+    return head | {"p_familywise": test.p_familywise}, rows
+
+
+def _wording(sweep: ProbeSweep) -> dict[str, Any]:
+    """The text baselines, and whether the nested probe beats the best of them."""
+    correct = {name: (values > 0) == sweep.label for name, values in sweep.baselines.items()}
+    accuracy = {name: float(right.mean()) for name, right in correct.items()}
+    if not accuracy:
+        return {
+            "text_baselines": {},
+            "text_baseline": None,
+            "text_baseline_accuracy": None,
+            "gain_over_text": None,
+            "p_beyond_wording": None,
+        }
+    best = max(accuracy, key=accuracy.__getitem__)
+    gain = sweep.correct_nested.astype(float) - correct[best]
+    return {
+        "text_baselines": accuracy,
+        "text_baseline": best,
+        "text_baseline_accuracy": accuracy[best],
+        "gain_over_text": asdict(bootstrap_mean(gain, sweep.group_id, seed=sweep.seed)),
+        "p_beyond_wording": sign_flip_p(gain, sweep.group_id, seed=sweep.seed),
+    }
+
+
+def _verdict(p_familywise: float | None, wording: dict[str, Any]) -> str:
+    """One sentence that follows from the numbers: both tests must be passed where both were run."""
+    beyond = wording["p_beyond_wording"]
+    known = [p for p in (p_familywise, beyond) if p is not None]
+    if beyond is None:
+        if p_familywise is None:
+            return "Not tested: neither permutations nor text baselines were run."
+        answer = "yes" if p_familywise <= SIGNIFICANT else "no"
+        return (
+            f"Decodable at some layer: {answer}, p = {p_familywise:.2g} (family-wise); text "
+            f"baselines were not run."
+        )
+    # Both nulls must fall, so the larger p is the p of the claim.
+    p = max(known)
+    answer = "yes" if p <= SIGNIFICANT else "no"
+    gain = wording["gain_over_text"]
+    tests = (
+        "family-wise and over the text baseline"
+        if p_familywise is not None
+        else "over the text baseline; run --permutations for the test against chance"
+    )
+    return (
+        f"Decodable beyond wording: {answer}, p = {p:.2g} ({tests}); the nested probe leads the "
+        f"best text baseline ({wording['text_baseline']}, "
+        f"{100 * wording['text_baseline_accuracy']:.1f}%) by {100 * gain['value']:+.1f} points "
+        f"[{100 * gain['low']:+.1f}, {100 * gain['high']:+.1f}]."
+    )
+
+
+def write_sweep(folder: Path, sweep: ProbeSweep) -> dict[str, Any]:
+    """Write `probes.h5`, `layers.csv` and, last, `probe.json`; returns the latter's content."""
+    summary = summarise(sweep)
+    folder.mkdir(parents=True, exist_ok=True)
+    # The summary is the sign that a folder is finished, so an old one goes first.
+    (folder / "probe.json").unlink(missing_ok=True)
+    write_arrays(folder / "probes.h5", sweep)
+    write_csv(folder / "layers.csv", summary["layers"])
+    write_json(folder / "probe.json", summary)
+    return summary

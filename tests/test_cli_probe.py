@@ -1,0 +1,161 @@
+"""`interp probe`, `probe-compare` and `direction` as a user meets them, on a tiny model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from experiments.cli import app
+from interp.direction import read_direction
+from probes import C_GRID, fit_probe, read_sweep
+
+runner = CliRunner()
+
+
+def invoke(*arguments: object) -> Result:
+    return runner.invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+def ok(*arguments: object) -> Result:
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def refused(*arguments: object) -> str:
+    result = invoke(*arguments)
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    (message,) = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    return message
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Path:
+    """Activations of eighty generated statements."""
+    path = tmp_path_factory.mktemp("cache") / "facts.h5"
+    base = ("extract", "--model", model_folder, "--source", "facts", "--n", 80)
+    ok(*base, "--device", "cpu", "--out", path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+    """A probe folder with all controls."""
+    path = tmp_path_factory.mktemp("probe") / "probe"
+    ok("probe", cache, "--permutations", 30, "--out", path)
+    return path
+
+
+def test_a_sweep_comes_with_its_controls(folder: Path) -> None:
+    summary: dict[str, Any] = json.loads((folder / "probe.json").read_text())
+    assert summary["scheme"] == "group_flip"
+    assert summary["solver"] == "batched"
+    assert summary["relative_gradient"] <= 1e-7
+    assert 1 / 31 <= summary["p_familywise"] <= 1
+    assert set(summary["text_baselines"]) == {"statement", "prompt", "length"}
+    assert summary["text_baseline_accuracy"] == max(summary["text_baselines"].values())
+    assert summary["verdict"].startswith("Decodable beyond wording: ")
+    with h5py.File(folder / "probes.h5") as file:
+        null = file["null_scores"][:]
+        decisions, label = file["decision_values"][:], file["label"][:].astype(bool)
+    assert null.shape == (3, 30)
+    # The p-values follow from the file.
+    observed = ((decisions > 0) == label[:, None]).mean(axis=0)
+    best = (1 + (null.max(axis=0) >= observed.max() - 1e-9).sum()) / 31
+    assert summary["p_familywise"] == pytest.approx(best)
+
+
+def test_both_solvers_print_the_same_numbers(cache: Path, folder: Path, tmp_path: Path) -> None:
+    base = ("probe", cache, "--permutations", 30, "--json")
+    reference = json.loads(ok(*base, "--solver", "sklearn", "--out", tmp_path / "r").stdout)
+    ours = json.loads((folder / "probe.json").read_text())
+    assert reference["solver"] == "sklearn"
+    for name in ("accuracy_nested", "layers_nested", "p_familywise", "text_baseline_accuracy"):
+        assert reference[name] == ours[name]
+    np.testing.assert_array_equal(
+        read_sweep(tmp_path / "r").null_scores, read_sweep(folder).null_scores
+    )
+
+
+def test_the_table_says_what_to_quote_and_what_follows(cache: Path, tmp_path: Path) -> None:
+    printed = ok("probe", cache, "--C", "auto", "--permutations", 5, "--out", tmp_path / "p").stdout
+    for words in (
+        "quote this",
+        "optimistic",
+        "text alone",
+        "5 label permutations (group_flip)",
+        "Decodable beyond wording",
+        "median of the choices",
+    ):
+        assert words in printed.replace("\n", " "), words
+    assert set(read_sweep(tmp_path / "p").C.ravel()) <= set(C_GRID)
+    bare = ok("probe", cache, "--permutations", 0, "--no-text-baselines", "--out", tmp_path / "q")
+    assert "Not tested" in bare.stdout
+    assert "text alone" not in bare.stdout
+
+
+def test_folds_from_a_file(cache: Path, folder: Path, tmp_path: Path) -> None:
+    sweep = read_sweep(folder)
+    given = {item: int(4 - fold) for item, fold in zip(sweep.item_id, sweep.fold, strict=True)}
+    path = tmp_path / "folds.json"
+    path.write_text(json.dumps(given))
+    base = ("probe", cache, "--permutations", 0, "--fold-file", path, "--out", tmp_path / "p")
+    ok(*base)
+    again = read_sweep(tmp_path / "p")
+    assert again.fold.tolist() == list(given.values())
+    np.testing.assert_allclose(again.decision_values, sweep.decision_values, atol=1e-6)
+    path.write_text(json.dumps(given | {sweep.item_id[0]: (given[sweep.item_id[0]] + 1) % 5}))
+    assert "cut group" in refused(*base)
+    assert "There is no file" in refused(*base[:-3], tmp_path / "none.json", *base[-2:])
+
+
+def test_two_sweeps_are_compared_on_the_same_items(
+    cache: Path, folder: Path, tmp_path: Path
+) -> None:
+    ok("probe", cache, "--permutations", 0, "--C", 1, "--out", tmp_path / "p")
+    found = json.loads(ok("probe-compare", folder, tmp_path / "p", "--json").stdout)
+    first, second = read_sweep(folder), read_sweep(tmp_path / "p")
+    gap = first.correct_nested.mean() - second.correct_nested.mean()
+    assert found["difference"]["value"] == pytest.approx(gap)
+    assert "McNemar" in ok("probe-compare", folder, tmp_path / "p").stdout
+    assert "no probe folder" in refused("probe-compare", folder, tmp_path / "none")
+
+
+def test_a_direction_from_probe_weights(cache: Path, folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "d.npz"
+    base = ("direction", cache, "--layer", 1, "--method", "probe", "--out", path)
+    ok(*base, "--probe", folder, "--without-fold", 2)
+    sweep = read_sweep(folder)
+    kept = sweep.fold != 2
+    with h5py.File(cache) as file:
+        x = file["resid_post"][:, 1]
+    weight = fit_probe(x[kept], sweep.label[kept], C=0.01).weight
+    found = read_direction(path)
+    assert (found.method, found.n_true + found.n_false) == ("probe", kept.sum())
+    np.testing.assert_allclose(found.vector, weight / np.linalg.norm(weight), atol=1e-5)
+    assert "probe direction at layer 1" in ok(*base, "--C", 1).stderr
+    assert not np.allclose(read_direction(path).vector, found.vector, atol=1e-3)
+    assert "--C goes with" in refused(
+        "direction", cache, "--layer", 1, "--C", 1, "--out", tmp_path / "e.npz"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--C", "big"], "--C is 'big'; expected a positive number"),
+        (["--C", "0"], "expected a positive number"),
+        (["--C", "nan"], "expected a positive number"),
+        (["--permutations", "-1"], "--permutations is -1"),
+    ],
+)
+def test_bad_options_get_one_paragraph(
+    cache: Path, tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    assert words in refused("probe", cache, "--out", tmp_path / "p", *arguments)
+    assert not (tmp_path / "p").exists()

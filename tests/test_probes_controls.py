@@ -1,0 +1,386 @@
+"""Controls of a sweep: permutations, text baselines, fold files, comparisons, directions."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interp import Item, Message
+from interp.errors import ProbeError, ResultError
+from interp.statistics import bootstrap_mean
+from probes import (
+    C_GRID,
+    compare_sweeps,
+    fit_probe,
+    probe_direction,
+    read_folds,
+    read_sweep,
+    sweep_layers,
+    write_sweep,
+)
+from probes.baselines import text_baselines
+from probes.permutation import benjamini_hochberg, choose_scheme, draw_labels, null_test
+from probes.summary import summarise
+
+
+class Cache:
+    """A cache in memory: what sweeps and directions read of an `ActivationCache`."""
+
+    def __init__(self, layers: np.ndarray, labels: np.ndarray, groups: list[str]) -> None:
+        self.layers = layers.astype(np.float32)
+        self.n_items, self.n_layers, self.d_model = layers.shape
+        self.label = labels.astype(np.int8)
+        self.group_id = tuple(groups)
+        self.item_id = tuple(f"i{index}" for index in range(self.n_items))
+        self.category = ("c",) * self.n_items
+        self.resid_norm = np.ones((self.n_items, self.n_layers), np.float32)
+        self.manifest: dict[str, Any] = {
+            "model": {"model_id": "m"},
+            "source": {"name": "s"},
+            "token_rule": "last_prompt",
+        }
+
+    def resid_post(self, layer: int) -> np.ndarray:
+        return self.layers[:, layer]
+
+    def resid_pre0(self) -> np.ndarray:
+        return self.layers[:, 0]
+
+
+def twins(
+    rng: np.random.Generator, *, n_groups: int = 20, layers: int = 3, width: int = 12
+) -> Cache:
+    """Groups of two True and two False items, without a signal."""
+    labels = np.tile([True, False, True, False], n_groups)
+    groups = [f"g{index}" for index in np.repeat(np.arange(n_groups), 4)]
+    return Cache(rng.normal(size=(len(labels), layers, width)), labels, groups)
+
+
+def constant_groups(rng: np.random.Generator, *, n_groups: int = 40, layers: int = 3) -> Cache:
+    """Groups of one label each, whose items look alike."""
+    labels = np.repeat(np.arange(n_groups) % 2 == 0, 3)
+    groups = [f"g{index}" for index in np.repeat(np.arange(n_groups), 3)]
+    shared = np.repeat(rng.normal(size=(n_groups, layers, 12)), 3, axis=0)
+    return Cache(shared + 0.3 * rng.normal(size=shared.shape), labels, groups)
+
+
+def sweep(cache: Cache, **options: Any):
+    return sweep_layers(cache, **options)  # type: ignore[arg-type]
+
+
+def items_of(cache: Cache, statements: list[str]) -> tuple[Item, ...]:
+    return tuple(
+        Item(
+            item_id,
+            (Message("user", f"Is it so? {statement}"),),
+            bool(label),
+            None,
+            group,
+            "c",
+            {"statement": statement},
+        )
+        for item_id, label, group, statement in zip(
+            cache.item_id, cache.label, cache.group_id, statements, strict=True
+        )
+    )
+
+
+# Solvers and strengths
+
+
+@pytest.mark.parametrize("strength", [1.0, "auto"])
+def test_both_solvers_give_the_same_sweep(strength: Any) -> None:
+    cache = twins(np.random.default_rng(0))
+    cache.layers[:, 1, 0] += cache.label
+    ours, reference = (sweep(cache, C=strength, solver=s) for s in ("batched", "sklearn"))
+    np.testing.assert_allclose(ours.decision_values, reference.decision_values, atol=1e-3)
+    np.testing.assert_array_equal(ours.C, reference.C)
+    np.testing.assert_array_equal(ours.inner_accuracy, reference.inner_accuracy)
+    assert ours.layers_nested == reference.layers_nested
+    assert ours.relative_gradient is not None
+    assert 0 <= ours.relative_gradient <= 1e-7
+    assert reference.relative_gradient is None
+
+
+def test_the_strength_is_chosen_inside_the_training_part() -> None:
+    cache = twins(np.random.default_rng(1), n_groups=25)
+    cache.layers[:, 1, :4] += 0.8 * (cache.label[:, None] - 0.5)
+    before = sweep(cache, C="auto")
+    assert before.C_grid == C_GRID
+    assert before.C.shape == (3, 5)
+    assert set(before.C.ravel()) <= set(C_GRID)
+    assert len(set(before.C.ravel())) > 1
+    # By hand, for one fold and layer: cross-validation over the other folds alone.
+    fold, layer = 2, 1
+    x, y = cache.resid_post(layer), cache.label.astype(bool)
+    accuracy = []
+    for strength in C_GRID:
+        right = []
+        for judged in sorted({0, 1, 2, 3, 4} - {fold}):
+            training = (before.fold != fold) & (before.fold != judged)
+            inside = before.fold == judged
+            probe = fit_probe(x[training], y[training], C=strength)
+            right.extend((probe.decide(x[inside]) > 0) == y[inside])
+        accuracy.append(np.mean(right))
+    assert before.C[layer, fold] == C_GRID[int(np.argmax(accuracy))]
+    assert before.inner_accuracy[fold, layer] == pytest.approx(max(accuracy))
+    # Whatever happens to a fold's labels (twins swapped), its strengths stay.
+    inside = before.fold == fold
+    swapped = Cache(
+        cache.layers, np.where(inside, 1 - cache.label, cache.label), list(cache.group_id)
+    )
+    after = sweep(swapped, C="auto")
+    np.testing.assert_array_equal(after.C[:, fold], before.C[:, fold])
+    assert (after.C != before.C).any()
+
+
+# Permutations
+
+
+def test_the_scheme_follows_the_groups() -> None:
+    rng = np.random.default_rng(0)
+    balanced, constant = twins(rng), constant_groups(rng)
+    for cache, expected in ((balanced, "group_flip"), (constant, "group_exchange")):
+        found = sweep(cache, n_permutations=3)
+        assert found.scheme == expected
+        assert found.null_scores.shape == (3, 3)
+    assert sweep(balanced, n_permutations=2, grouping="none").scheme == "item_exchange"
+    assert sweep(balanced).scheme is None
+    assert sweep(balanced).null_scores.shape == (3, 0)
+
+
+@given(sizes=st.lists(st.integers(1, 3), min_size=12, max_size=30), seed=st.integers(0, 10**6))
+def test_exchanges_move_whole_patterns_inside_a_fold(sizes: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    groups = [f"g{index}" for index, size in enumerate(sizes) for _ in range(size)]
+    folds = np.repeat(rng.integers(0, 3, len(sizes)), sizes)
+    labels = rng.random(len(groups)) < 0.5
+    drawn = draw_labels("group_exchange", labels, groups, folds, n_permutations=5, seed=seed)
+    names = np.array(groups)
+
+    def patterns(column: np.ndarray) -> Counter:
+        return Counter(
+            (int(folds[names == g][0]), tuple(column[names == g])) for g in dict.fromkeys(groups)
+        )
+
+    for column in drawn.T:
+        assert patterns(column) == patterns(labels)
+
+
+def test_flips_keep_every_group_balanced_and_act_on_whole_groups() -> None:
+    cache = twins(np.random.default_rng(0), n_groups=30)
+    labels = cache.label.astype(bool)
+    folds = np.repeat(np.arange(30) % 5, 4)
+    drawn = draw_labels("group_flip", labels, cache.group_id, folds, n_permutations=400, seed=0)
+    changed = (drawn != labels[:, None]).reshape(30, 4, 400)
+    assert (changed.all(axis=1) | ~changed.any(axis=1)).all()
+    assert abs(changed.mean() - 0.5) < 0.02
+    again = draw_labels("group_flip", labels, cache.group_id, folds, n_permutations=400, seed=0)
+    assert (again == drawn).all()
+
+
+def test_groups_that_cannot_be_exchanged_are_refused() -> None:
+    groups = [f"g{size}" for size in range(1, 9) for _ in range(size)]
+    labels = np.arange(len(groups)) % 3 == 0
+    with pytest.raises(ProbeError, match=r"fewer than 20 distinct.*--permutations 0"):
+        choose_scheme(labels, groups, np.arange(len(groups)) % 3, grouped=True)
+    with pytest.raises(ProbeError, match="--permutations is -1"):
+        sweep(twins(np.random.default_rng(0)), n_permutations=-1)
+
+
+def test_a_planted_signal_is_significant_and_only_where_it_is() -> None:
+    cache = twins(np.random.default_rng(2), n_groups=30, layers=4)
+    cache.layers[:, 2, 0] += 2 * (cache.label - 0.5)
+    found = sweep(cache, n_permutations=99)
+    test = null_test(found.correct.mean(axis=0), found.null_scores)
+    assert test.p_familywise == 0.01
+    assert test.p[2] == 0.01
+    assert test.p_adjusted[2] <= 0.05
+    assert (test.p[[0, 1, 3]] > 0.02).all()
+    # The null of every layer is centred on chance, the signal's layer too.
+    assert abs(found.null_scores.mean() - 0.5) < 0.02
+    assert abs(found.null_scores[2].mean() - 0.5) < 0.04
+
+
+def test_p_values_by_hand() -> None:
+    null = np.array([[0.4, 0.5, 0.6, 0.5], [0.5, 0.5, 0.5, 0.7]])
+    test = null_test(np.array([0.6, 0.5]), null)
+    np.testing.assert_allclose(test.p, [2 / 5, 5 / 5])
+    # Best layers of the draws: 0.5, 0.5, 0.6, 0.7; two of four reach 0.6.
+    assert test.p_familywise == pytest.approx(3 / 5)
+    np.testing.assert_allclose(
+        benjamini_hochberg(np.array([0.01, 0.04, 0.03, 0.5])), [0.04, 0.16 / 3, 0.16 / 3, 0.5]
+    )
+
+
+@pytest.mark.parametrize("make", [twins, constant_groups])
+def test_p_is_honest_on_labels_that_mean_nothing(make: Any) -> None:
+    # Group-constant labels are where a shuffle of single items fails: groups look alike, so the
+    # effective sample is the number of groups.
+    values, covered, nested, optimism = [], 0, [], []
+    for seed in range(40):
+        cache = make(np.random.default_rng(1000 + seed))
+        found = sweep(cache, n_permutations=19, seed=seed)
+        test = null_test(found.correct.mean(axis=0), found.null_scores)
+        values.append(test.p_familywise)
+        nested.append(found.correct_nested.mean())
+        optimism.append(found.correct[:, found.best_layer].mean() - nested[-1])
+        interval = bootstrap_mean(found.correct_nested, found.group_id, seed=seed)
+        covered += interval.low <= 0.5 <= interval.high
+    for level in (0.1, 0.2, 0.5):
+        slack = 3 * np.sqrt(level * (1 - level) / 40)
+        assert np.mean(np.array(values) <= level) <= level + slack
+    # The control: p-values are spread, not all large.
+    assert min(values) < 0.4
+    assert covered >= 33
+    assert abs(np.mean(nested) - 0.5) < 0.05
+    assert np.mean(optimism) > 0
+
+
+# Text baselines
+
+
+def test_wording_that_gives_the_label_away_is_caught() -> None:
+    cache = twins(np.random.default_rng(3), n_groups=25)
+    cache.layers[:, 1, 0] += 3 * (cache.label - 0.5)
+    names = [f"Item {index} of group {group}" for index, group in enumerate(cache.group_id)]
+    telling = [
+        f"{n} is {'in' if y else 'not in'} it." for n, y in zip(names, cache.label, strict=True)
+    ]
+    silent = [f"{n.replace(str(index), '')} is in it." for index, n in enumerate(names)]
+    found = sweep(cache, items=items_of(cache, telling), n_permutations=99)
+    summary = summarise(found)
+    assert summary["text_baseline_accuracy"] == 1.0
+    assert summary["text_baseline"] in ("statement", "prompt")
+    assert summary["p_familywise"] == 0.01
+    assert summary["p_beyond_wording"] > 0.5
+    assert summary["verdict"].startswith("Decodable beyond wording: no")
+    # The control: the same activations beside texts that say nothing.
+    summary = summarise(sweep(cache, items=items_of(cache, silent), n_permutations=99))
+    assert summary["text_baseline_accuracy"] < 0.65
+    assert summary["verdict"].startswith("Decodable beyond wording: yes, p = 0.01 ")
+
+
+def test_length_alone_is_caught_by_the_length_baseline() -> None:
+    cache = twins(np.random.default_rng(4), n_groups=25)
+    rng = np.random.default_rng(5)
+    texts = ["".join(rng.choice(list("abc"), size=20 if y else 10)) for y in cache.label]
+    found = text_baselines(
+        items_of(cache, texts), cache.label.astype(bool), np.repeat(np.arange(25) % 5, 4)
+    )
+    assert ((found["length"] > 0) == cache.label).mean() > 0.95
+    assert ((found["statement"] > 0) == cache.label).mean() < 0.8
+
+
+def test_nothing_is_claimed_without_the_controls() -> None:
+    cache = twins(np.random.default_rng(5))
+    assert summarise(sweep(cache))["verdict"].startswith("Not tested")
+    summary = summarise(sweep(cache, n_permutations=19))
+    assert summary["verdict"].startswith("Decodable at some layer: no")
+    assert summary["text_baseline_accuracy"] is None
+
+
+# Fold files, files, comparisons, directions
+
+
+def test_folds_from_a_file(tmp_path: Path) -> None:
+    cache = twins(np.random.default_rng(0))
+    path = tmp_path / "folds.json"
+    folds = {item: index // 4 % 4 for index, item in enumerate(cache.item_id)}
+    path.write_text(json.dumps(folds | {"someone else": 9}))
+    found = sweep(cache, folds=read_folds(path, cache.item_id))
+    assert found.fold.tolist() == list(folds.values())
+    assert len(found.layers_nested) == 4
+    for change, message in (
+        ({"i1": 3}, "cut group 'g0': it has items in folds 0 and 3"),
+        ({f"i{k}": 7 for k in range(4)}, "without a gap"),
+        ({"i1": "0"}, "the fold of 'i1' is '0'"),
+        ({"i1": -1}, "the fold of 'i1' is -1"),
+    ):
+        path.write_text(json.dumps(folds | change))
+        with pytest.raises(ProbeError, match=message):
+            sweep(cache, folds=read_folds(path, cache.item_id))
+    path.write_text(json.dumps({"i0": 0}))
+    with pytest.raises(ProbeError, match=r"no fold for 79 of 80 items \(first: 'i1'\)"):
+        read_folds(path, cache.item_id)
+    path.write_text("[]")
+    with pytest.raises(ResultError, match="expected a fold file"):
+        read_folds(path, cache.item_id)
+
+
+def test_controls_survive_the_folder(tmp_path: Path) -> None:
+    cache = twins(np.random.default_rng(0))
+    texts = [f"Statement {index}" for index in range(cache.n_items)]
+    found = sweep(cache, C="auto", n_permutations=4, items=items_of(cache, texts))
+    summary = write_sweep(tmp_path, found)
+    read = read_sweep(tmp_path)
+    for name in found.__slots__:
+        np.testing.assert_equal(getattr(read, name), getattr(found, name), err_msg=name)
+    assert summary["scheme"] == "group_flip"
+    assert summary["n_permutations"] == 4
+    assert {"log_loss", "ece"} <= set(summary["scores_nested"])
+    header = (tmp_path / "layers.csv").read_text().splitlines()[0].split(",")
+    assert {"p", "p_adjusted", "null_low", "null_high", "log_loss", "ece"} <= set(header)
+
+
+def test_a_comparison_is_paired_by_item() -> None:
+    cache = twins(np.random.default_rng(6), n_groups=30)
+    weak = sweep(cache)
+    cache.layers[:, 1, 0] += 4 * (cache.label - 0.5)
+    strong = sweep(cache)
+    found = compare_sweeps(strong, weak)
+    gap = strong.correct_nested.mean() - weak.correct_nested.mean()
+    assert found["difference"]["value"] == pytest.approx(gap)
+    assert found["p_mcnemar"] < 1e-4
+    assert "differ:" in found["verdict"]
+    # The order of the second does not matter, and its own order would be wrong.
+    order = np.random.default_rng(0).permutation(cache.n_items)
+    shuffled = replace(
+        weak,
+        item_id=tuple(weak.item_id[index] for index in order),
+        label=weak.label[order],
+        group_id=tuple(weak.group_id[index] for index in order),
+        fold=weak.fold[order],
+        decision_values=weak.decision_values[order],
+    )
+    assert compare_sweeps(strong, shuffled) == found
+    same = compare_sweeps(weak, weak)
+    assert same["p_mcnemar"] == 1.0
+    assert "not shown to differ" in same["verdict"]
+
+
+def test_sweeps_over_other_items_or_labels_are_not_compared() -> None:
+    cache = twins(np.random.default_rng(6))
+    one = sweep(cache)
+    renamed = replace(one, item_id=("other", *one.item_id[1:]))
+    with pytest.raises(ProbeError, match="1 are only in the first, 1 only in the second"):
+        compare_sweeps(one, renamed)
+    moved = replace(one, label=~one.label)
+    with pytest.raises(ProbeError, match=r"80 items have another label.*'i0'"):
+        compare_sweeps(one, moved)
+
+
+def test_a_probe_direction_stands_in_raw_activation_space() -> None:
+    cache = twins(np.random.default_rng(7), n_groups=50, width=5)
+    # The label sits on a feature of large scale: standardised weights would weigh it like any
+    # other, raw weights divide by its scale.
+    cache.layers[:, 1, 0] += 2 * (cache.label - 0.5)
+    scaled = Cache(cache.layers * np.array([1, 100, 1, 1, 0.01]), cache.label, list(cache.group_id))
+    raw = probe_direction(scaled, 1, C=1.0)  # type: ignore[arg-type]
+    probe = fit_probe(scaled.resid_post(1), cache.label.astype(bool), C=1.0)
+    np.testing.assert_allclose(raw.vector, probe.weight / np.linalg.norm(probe.weight), rtol=1e-4)
+    assert (raw.method, raw.class_gap, raw.n_true, raw.n_false) == ("probe", None, 100, 100)
+    # It points to True: moving along it raises the decision.
+    x = scaled.resid_post(1)
+    assert (probe.decide(x + raw.vector) > probe.decide(x)).all()
+    part = probe_direction(scaled, 1, C=1.0, training=np.arange(200) < 100)  # type: ignore[arg-type]
+    assert (part.n_true, part.n_false) == (50, 50)
+    cache.label[0] = -1
+    with pytest.raises(ProbeError, match="no label"):
+        probe_direction(cache, 1, C=1.0)  # type: ignore[arg-type]

@@ -1,0 +1,130 @@
+"""The batched solver against scikit-learn's converged solution, and its certificate."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+from interp.errors import ProbeError
+from probes import fit_probe
+from probes.batched import decide_held_out
+
+STRENGTHS = (0.001, 0.01, 1.0, 100.0)
+
+
+def problem(
+    rng: np.random.Generator, n: int, d: int, *, share: float, twist: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Features with a decaying spectrum and unequal scales, and labels of both classes."""
+    spectrum = 1 / np.arange(1, d + 1) ** 0.5
+    x = rng.normal(size=(n, d)) * spectrum @ rng.normal(size=(d, d)) + 3
+    x *= rng.uniform(0.1, 20, size=d)
+    y = rng.random(n) < share
+    y[:2] = [True, False]
+    if twist == "constant feature":
+        x[:, 0] = 7.0
+    elif twist == "duplicated rows":
+        x[n // 2 :] = x[: n - n // 2]
+    elif twist == "separable":
+        x[:, -1] = np.where(y, 5.0, -5.0) + 0.1 * rng.normal(size=n)
+    return x.astype(np.float32), y
+
+
+def batched(
+    train: np.ndarray, held: np.ndarray, labels: np.ndarray, strengths: tuple[float, ...]
+) -> np.ndarray:
+    return decide_held_out(
+        torch.from_numpy(train), torch.from_numpy(held), torch.from_numpy(labels), strengths
+    ).values.numpy()
+
+
+@settings(max_examples=40)
+@given(
+    shape=st.sampled_from([(12, 40), (30, 60), (24, 24), (40, 10), (70, 30), (16, 1)]),
+    share=st.sampled_from([0.5, 0.15, 0.85]),
+    twist=st.sampled_from(["plain", "constant feature", "duplicated rows", "separable"]),
+    columns=st.sampled_from([1, 3, 9]),
+    seed=st.integers(0, 10**6),
+)
+def test_decisions_are_those_of_scikit_learn_converged(shape, share, twist, columns, seed) -> None:
+    n, d = shape
+    rng = np.random.default_rng(seed)
+    x, y = problem(rng, n + 8, d, share=share, twist=twist)
+    train, held = x[:n], x[n:]
+    labels = np.stack([y[:n]] + [rng.permutation(y[:n]) for _ in range(columns - 1)], axis=1)
+    got = batched(train, held, labels, STRENGTHS)
+    assert got.shape == (8, 4, columns)
+    for column in {0, columns - 1}:
+        for index, strength in enumerate(STRENGTHS):
+            expected = fit_probe(train, labels[:, column], C=strength).decide(held)
+            difference = np.abs(got[:, index, column] - expected).max()
+            assert difference <= 1e-3 * np.abs(expected).max() + 1e-7
+
+
+def test_the_tolerance_of_the_comparison_can_fail() -> None:
+    # The control: scikit-learn's own default tolerance is farther from its solution than we are.
+    rng = np.random.default_rng(0)
+    x, y = problem(rng, 90, 120, share=0.5, twist="plain")
+    train, held, labels = x[:80], x[80:], y[:80]
+    expected = fit_probe(train, labels, C=100.0).decide(held)
+    scaler = StandardScaler().fit(train.astype(np.float64))
+    model = LogisticRegression(C=100.0, max_iter=10_000)
+    model.fit(scaler.transform(train.astype(np.float64)), labels)
+    loose = model.decision_function(scaler.transform(held.astype(np.float64)))
+    ours = batched(train, held, labels[:, None], (100.0,))[:, 0, 0]
+    scale = np.abs(expected).max()
+    assert np.abs(ours - expected).max() <= 1e-4 * scale
+    assert np.abs(loose - expected).max() > 1e-3 * scale
+
+
+@pytest.mark.parametrize("shape", [(60, 100), (90, 40)])
+def test_many_label_vectors_are_each_solved_as_alone(shape: tuple[int, int]) -> None:
+    n, d = shape
+    rng = np.random.default_rng(1)
+    x, y = problem(rng, n + 20, d, share=0.5, twist="plain")
+    labels = np.stack([rng.permutation(y[:n]) for _ in range(50)], axis=1)
+    together = batched(x[:n], x[n:], labels, (0.01, 1.0))
+    for column in (0, 17, 49):
+        alone = batched(x[:n], x[n:], labels[:, [column]], (0.01, 1.0))
+        np.testing.assert_allclose(together[:, :, [column]], alone, atol=1e-4 * np.abs(alone).max())
+
+
+def test_features_that_say_nothing_give_the_log_odds_of_the_classes() -> None:
+    labels = np.array([True] * 15 + [False] * 5)
+    got = batched(
+        np.full((20, 30), 2.0, np.float32), np.ones((3, 30), np.float32), labels[:, None], (1.0,)
+    )
+    np.testing.assert_allclose(got, np.log(3), rtol=1e-5)
+
+
+def test_the_certificate_is_reported_and_a_fit_that_does_not_converge_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(2)
+    x, y = problem(rng, 60, 80, share=0.5, twist="plain")
+    train, held = torch.from_numpy(x[:50]), torch.from_numpy(x[50:])
+    labels = torch.from_numpy(y[:50, None])
+    assert decide_held_out(train, held, labels, (1.0,)).relative_gradient <= 1e-7
+    monkeypatch.setattr("probes.newton._MAX_STEPS", 3)
+    with pytest.raises(ProbeError, match=r"C = 1 did not converge.*smaller C"):
+        decide_held_out(train, held, labels, (1.0,))
+
+
+@pytest.mark.parametrize("strength", [0.0, -1.0, float("nan"), float("inf")])
+def test_bad_strengths_and_one_class_are_refused(strength: float) -> None:
+    x, labels = torch.eye(4), torch.tensor([[True], [False], [True], [False]])
+    with pytest.raises(ProbeError, match="positive number"):
+        decide_held_out(x, x, labels, (strength,))
+    with pytest.raises(ProbeError, match="one class only"):
+        decide_held_out(x, x, torch.ones(4, 1, dtype=torch.bool), (1.0,))
+
+
+def test_the_activations_are_left_as_they_are() -> None:
+    rng = np.random.default_rng(3)
+    x = torch.from_numpy(rng.normal(size=(30, 5)))
+    before, labels = x.clone(), torch.arange(20)[:, None] % 2 == 0
+    decide_held_out(x[:20], x[20:], labels, (1.0,))
+    assert torch.equal(x, before)
