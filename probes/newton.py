@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from interp.errors import ProbeError
+from probes.linear import factorise, gram_matrix, solve_shifted
 
 __all__ = ["RELATIVE_GRADIENT", "Space", "State", "feature_space", "minimise", "row_space"]
 
@@ -24,7 +25,6 @@ _SHARED_STEPS: Final = 25
 _MAX_HALVINGS: Final = 40
 _DIRECT_COLUMNS: Final = 4
 _CG_STEPS: Final = 40
-_GRAM_BLOCK: Final = 96
 _DIRECT_WORK: Final = 10**9
 
 
@@ -230,7 +230,7 @@ def _downhill(
 
 def row_space(z: Tensor) -> Space:
     """The space of item weights a, with w = Zᵀa; for standardised items z (n, d), n ≤ d."""
-    gram = _gram(z)
+    gram = gram_matrix(z)
     single = gram.float()
 
     def direct(point: _Point, exact: bool) -> tuple[Tensor, Tensor]:
@@ -240,7 +240,7 @@ def row_space(z: Tensor) -> Space:
         matrix = rows[:, :, None] * kernel
         matrix *= rows[:, None, :]
         right = torch.stack([s * point.lifted.T, s], dim=2)
-        by_lift, by_s = _solve(matrix, right).unbind(dim=2)
+        by_lift, by_s = solve_shifted(matrix, right).unbind(dim=2)
         move_b = ((s * by_lift).sum(dim=1) - point.slope_b) / (s * by_s).sum(dim=1)
         q = by_lift - by_s * move_b[:, None]
         return point.s * q.T - point.slope, move_b
@@ -250,7 +250,7 @@ def row_space(z: Tensor) -> Space:
         s = squared.sqrt().float()
         matrix = s[:, None] * single * s
         matrix.diagonal().add_(1)
-        inverse = torch.cholesky_inverse(_factor(matrix)).float()
+        inverse = torch.cholesky_inverse(factorise(matrix)).float()
         inverse = s[:, None] * inverse / s
         return lambda r: inverse @ r
 
@@ -277,7 +277,7 @@ def feature_space(z: Tensor) -> Space:
         scaled = point.s.T[:, :, None] * z
         pulled = (scaled * point.s.T[:, :, None]).sum(dim=1)
         right = torch.stack([-point.slope.T, pulled], dim=2)
-        by_slope, by_pull = _solve(scaled.mT @ scaled, right).unbind(dim=2)
+        by_slope, by_pull = solve_shifted(scaled.mT @ scaled, right).unbind(dim=2)
         total = point.s.square().sum(dim=0) - (pulled * by_pull).sum(dim=1)
         move_b = (-point.slope_b - (pulled * by_slope).sum(dim=1)) / total
         return (by_slope - by_pull * move_b[:, None]).T, move_b
@@ -288,7 +288,7 @@ def feature_space(z: Tensor) -> Space:
             moments.append(single.T @ single)
         matrix = squared.mean().float() * moments[0]
         matrix.diagonal().add_(1)
-        factor = _factor(matrix).float()
+        factor = factorise(matrix).float()
         return lambda r: torch.cholesky_solve(r, factor)
 
     return Space(
@@ -302,44 +302,6 @@ def feature_space(z: Tensor) -> Space:
         inverter=inverter,
         prefers_direct=lambda columns: columns <= _DIRECT_COLUMNS and n * d * d <= _DIRECT_WORK,
     )
-
-
-def _gram(z: Tensor) -> Tensor:
-    """z·zᵀ; on a CPU by halves, because the upper half need not be computed."""
-    n = len(z)
-    if z.is_cuda or n <= _GRAM_BLOCK:
-        return z @ z.T
-    half = n // 2
-    gram = z.new_empty(n, n)
-    gram[:half, :half] = _gram(z[:half])
-    gram[half:, half:] = _gram(z[half:])
-    torch.mm(z[half:], z[:half].T, out=gram[half:, :half])
-    gram[:half, half:] = gram[half:, :half].T
-    return gram
-
-
-def _solve(matrix: Tensor, right: Tensor) -> Tensor:
-    """Solve (I + M)·x = r for positive semidefinite M (columns, k, k), which is overwritten.
-
-    Args:
-        matrix: float32 or float64.
-        right: (columns, k, sides) float64.
-    """
-    matrix.diagonal(dim1=1, dim2=2).add_(1)
-    factor = _factor(matrix)
-    # For a few sides two triangular solves are several times faster than `cholesky_solve`.
-    half = torch.linalg.solve_triangular(factor, right.to(factor.dtype), upper=False)
-    solved: Tensor = torch.linalg.solve_triangular(factor.mT, half, upper=True)
-    return solved.double()
-
-
-def _factor(matrix: Tensor) -> Tensor:
-    """Cholesky factor; in float64 where float32 finds the matrix not positive."""
-    factor: Tensor
-    factor, failed = torch.linalg.cholesky_ex(matrix)
-    if bool(failed.any()):
-        factor = torch.linalg.cholesky(matrix.double())
-    return factor
 
 
 def _shared_step(space: Space, point: _Point, relative: Tensor) -> tuple[Tensor, Tensor]:

@@ -128,3 +128,17 @@ def test_the_activations_are_left_as_they_are() -> None:
     before, labels = x.clone(), torch.arange(20)[:, None] % 2 == 0
     decide_held_out(x[:20], x[20:], labels, (1.0,))
     assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("columns", [1, 9])
+def test_a_strength_beyond_float32_is_still_solved_or_refused(columns: int) -> None:
+    # At such C the matrix of a step is indefinite by rounding; the path must not end in a number
+    # that has not converged.
+    rng = np.random.default_rng(4)
+    x, y = problem(rng, 70, 100, share=0.5, twist="plain")
+    labels = np.stack([rng.permutation(y[:60]) for _ in range(columns)], axis=1)
+    found = decide_held_out(
+        torch.from_numpy(x[:60]), torch.from_numpy(x[60:]), torch.from_numpy(labels), (1e6,)
+    )
+    assert found.relative_gradient <= 1e-7
+    assert bool(found.values.isfinite().all())
