@@ -15,13 +15,20 @@ from activations.backend import ModelBackend, Prompt
 from activations.batches import BATCH_TOKENS, plan_batches, run_batches
 from activations.cache import manifest_differences, refuse_mismatch
 from interp.errors import ItemError
-from interp.files import partial_path, read_json, write_json
+from interp.files import atomic_path, partial_path, read_json, write_json
 from interp.grading import Answer, parse_verdict, read_answers, write_answers
 from interp.items import Item
 from interp.prompts import ANSWER_STUB
 from interp.vocabulary import ANSWER_CONDITIONS, AnswerCondition
 
-__all__ = ["MAX_NEW_TOKENS", "answer", "forced_answers", "forced_logits", "greedy_answers"]
+__all__ = [
+    "MAX_NEW_TOKENS",
+    "answer",
+    "forced_answers",
+    "forced_logits",
+    "greedy_answers",
+    "require_labels",
+]
 
 MAX_NEW_TOKENS: Final = 48
 """Default length of a greedy answer: room for a short justification before the answer line."""
@@ -46,13 +53,19 @@ def forced_logits(
     return logits
 
 
-def _require_labels(items: Sequence[Item]) -> None:
+def require_labels(items: Sequence[Item]) -> NDArray[np.bool_]:
+    """(n_items,) labels of True/False items.
+
+    Raises:
+        ItemError: an item has none; the first one is named.
+    """
     unlabelled = [item.item_id for item in items if item.label is None]
     if unlabelled:
         raise ItemError(
             f"{len(unlabelled)} items have no True/False label (first: {unlabelled[0]!r}); "
             f"verdicts can be graded for True/False items only."
         )
+    return np.array([bool(item.label) for item in items])
 
 
 def forced_answers(items: Sequence[Item], logits: Logits) -> tuple[Answer, ...]:
@@ -62,7 +75,7 @@ def forced_answers(items: Sequence[Item], logits: Logits) -> tuple[Answer, ...]:
         items: True/False items.
         logits: (n_items, 2), from `forced_logits` or a cache's `answer_logits`.
     """
-    _require_labels(items)
+    require_labels(items)
     answers = []
     for item, (logit_true, logit_false) in zip(items, logits.astype(float), strict=True):
         verdict = bool(logit_true > logit_false)
@@ -104,7 +117,7 @@ def greedy_answers(
     Yields:
         the answers of one batch, in no particular order.
     """
-    _require_labels(items)
+    require_labels(items)
     lengths = [len(prompt.ids) + max_new_tokens for prompt in prompts]
 
     def run(index: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -145,8 +158,8 @@ def answer(
 ) -> tuple[Answer, ...]:
     """Write an answer file, or reopen or resume what is there.
 
-    What the file depends on stands beside it in `PATH.manifest.json`; each finished batch is
-    appended to `PATH.partial`, and the finished file is in item order.
+    Each finished batch is appended to `PATH.partial`, whose first line is the manifest. The
+    finished file is in item order, with its manifest beside it in `PATH.manifest.json`.
 
     Args:
         backend: a running model.
@@ -163,31 +176,27 @@ def answer(
         CacheError: the file belongs to other settings; the differing fields are named.
         ItemError: an item has no label.
     """
-    _require_labels(items)
+    require_labels(items)
+    prompts = backend.tokenize(items)
     manifest = {
         "model": dict(backend.fingerprint()),
         "source": dict(source),
         "conditions": sorted(conditions),
         "answer_stub": ANSWER_STUB,
+        "verdict_ids": asdict(backend.verdict_ids(prompts)),
         "max_new_tokens": max_new_tokens if "greedy" in conditions else None,
     }
-    sidecar = path.with_name(path.name + ".manifest.json")
-    if sidecar.exists():
+    sidecar, partial = path.with_name(path.name + ".manifest.json"), partial_path(path)
+    if path.exists():
+        if not sidecar.exists():
+            refuse_mismatch(path, [f"manifest: there is no {sidecar.name} beside it"])
         found = read_json(sidecar, "the manifest of an answer file")
         refuse_mismatch(path, manifest_differences(found, manifest))
-        if path.exists():
-            answers = read_answers(path)
-            progress(len(answers))
-            return answers
-    elif path.exists():
-        refuse_mismatch(path, ["manifest: the file has none"])
-    else:
-        write_json(sidecar, manifest)
-
-    partial = partial_path(path)
-    done = {(entry.item_id, entry.condition): entry for entry in _whole_lines(partial)}
+        answers = read_answers(path)
+        progress(len(answers))
+        return answers
+    done = {(entry.item_id, entry.condition): entry for entry in _resume(partial, manifest)}
     progress(len(done))
-    prompts = backend.tokenize(items)
     if logits is None:
         logits = forced_logits(backend, prompts, batch_tokens=batch_tokens)
     if "forced" in conditions:
@@ -211,6 +220,7 @@ def answer(
     answers = tuple(
         done[item.item_id, condition] for condition in sorted(conditions) for item in items
     )
+    write_json(sidecar, manifest)
     write_answers(path, answers)
     partial.unlink()
     return answers
@@ -222,13 +232,28 @@ def _append(partial: Path, answers: Iterable[Answer]) -> None:
             handle.write(json.dumps(asdict(entry), ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def _whole_lines(partial: Path) -> tuple[Answer, ...]:
-    """Answers of an unfinished file; a line that a kill cut off is dropped from it."""
-    if not partial.exists():
-        return ()
-    data = partial.read_bytes()
+def _resume(partial: Path, manifest: Mapping[str, Any]) -> tuple[Answer, ...]:
+    """Answers of an unfinished file; starts it if there is none.
+
+    The first line is the manifest. A last line that a kill cut off is dropped from the file.
+    """
+    data = partial.read_bytes() if partial.exists() else b""
     whole = data.rfind(b"\n") + 1
+    if not whole:
+        with atomic_path(partial) as aside:
+            aside.write_text(json.dumps(manifest, ensure_ascii=False) + "\n", encoding="utf-8")
+        return ()
+    head, *lines = data[:whole].decode("utf-8").splitlines()
+    refuse_mismatch(partial, manifest_differences(_object(head), manifest))
     if whole < len(data):
         with partial.open("r+b") as handle:
             handle.truncate(whole)
-    return read_answers(partial)
+    return tuple(Answer(**json.loads(line)) for line in lines)
+
+
+def _object(line: str) -> Mapping[str, Any]:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError:
+        value = None
+    return value if isinstance(value, dict) else {}

@@ -93,7 +93,7 @@ class ActivationCache:
         Raises:
             CacheError: missing, not one of ours, truncated, of another schema, or unfinished.
         """
-        if not path.exists() and partial_path(path).exists() and not allow_unfinished:
+        if not path.exists() and partial_path(path).exists():
             raise CacheError(
                 f"{path} is not finished: {partial_path(path).name} beside it is what was written "
                 f"before the extraction stopped. Run the same `interp extract` again to finish it."
@@ -180,7 +180,7 @@ class ActivationCache:
 
     @property
     def resid_norm(self) -> NDArray[np.float32]:
-        """(n_items, n_layers): median norm over the prompt's tokens, first one excluded."""
+        """(n_items, n_layers): median norm over prompt and stub tokens, first one excluded."""
         return np.asarray(self._file["resid_norm"][:])
 
     @property
@@ -314,7 +314,8 @@ class CacheWriter:
         if target == np.float16 and np.abs(values).max() > np.finfo(np.float16).max:
             raise CacheError(
                 f"{name} reaches {np.abs(values).max():.3g}, beyond what float16 can hold "
-                f"({np.finfo(np.float16).max:.0f}). Use --store float32."
+                f"({np.finfo(np.float16).max:.0f}). Remove {partial_path(self.path)} and use "
+                f"--store float32."
             )
         return values.astype(target, copy=False)
 
@@ -350,6 +351,11 @@ def verify(cache: ActivationCache) -> list[str]:
         bad = int((~np.isfinite(values[done])).any(axis=1).sum())
         if bad:
             faults.append(f"{name}: {bad} written rows are not finite")
+    if not np.isfinite(cache.answer_logits[done]).all():
+        faults.append("answer_logits: some written rows are not finite")
+    # A prompt of one token has no norm beyond the first position.
+    if not np.isfinite(cache.resid_norm[done & (cache.n_tokens > 1)]).all():
+        faults.append("resid_norm: some written rows are not finite")
     if len(set(cache.item_id)) < cache.n_items:
         faults.append("item ids are not unique")
     return faults

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
 
-from activations.backend import ModelBackend
+from activations.backend import ModelBackend, VerdictIds
 from activations.batches import BATCH_TOKENS
 from activations.cache import ActivationCache, CacheWriter, manifest_differences, refuse_mismatch
 from activations.passes import Reading, capture_plain, plan_sharing, relative, run_passes
@@ -45,7 +46,12 @@ def describe_source(
 
 
 def manifest_of(
-    backend: ModelBackend, source: dict[str, Any], *, token_rule: TokenRule, store: Store
+    backend: ModelBackend,
+    source: dict[str, Any],
+    verdicts: VerdictIds,
+    *,
+    token_rule: TokenRule,
+    store: Store,
 ) -> dict[str, Any]:
     """Everything that the numbers in a cache depend on; two equal manifests, equal numbers."""
     return {
@@ -53,6 +59,7 @@ def manifest_of(
         "source": source,
         "token_rule": token_rule,
         "answer_stub": ANSWER_STUB,
+        "verdict_ids": asdict(verdicts),
         "store": store,
         "backend": "hf",
         "versions": package_versions(),
@@ -94,7 +101,9 @@ def extract(
         ModelError: an activation is not finite; layer and item are named.
         ItemError: an item has no token for the rule.
     """
-    manifest = manifest_of(backend, source, token_rule=token_rule, store=store)
+    prompts = backend.tokenize(items)
+    verdicts = backend.verdict_ids(prompts)
+    manifest = manifest_of(backend, source, verdicts, token_rule=token_rule, store=store)
     if path.exists():
         cache = ActivationCache.open(path)
         differences = manifest_differences(cache.manifest, manifest, ignore=("versions",))
@@ -103,8 +112,6 @@ def extract(
         refuse_mismatch(path, differences)
         progress(len(items))
         return cache
-    prompts = backend.tokenize(items)
-    verdicts = backend.verdict_ids(prompts)
     reading = Reading(
         prompts,
         [prompt.position(token_rule) for prompt in prompts],
@@ -169,5 +176,11 @@ def _self_check(
         alone = known.get(row)
         if alone is None:
             alone = capture_plain(backend, reading, [row]).resid_post[0]
-        worst = max(worst, relative(torch.from_numpy(stored), alone))
+        difference = relative(torch.from_numpy(stored), alone)
+        if not np.isfinite(difference):
+            raise ModelError(
+                f"The self-check of item {reading.prompts[row].item_id!r} is not finite: run "
+                f"alone, the model gives other values than in a batch. Use --dtype float32."
+            )
+        worst = max(worst, difference)
     return worst

@@ -11,26 +11,17 @@ from hashlib import sha256
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
-from transformers import GenerationConfig
+from torch import Tensor
 
 from activations.backend import Capture, Edit, Prefix, Prompt, SharedPrefix, VerdictIds
+from activations.digest import parameters_sha256
 from activations.hooks import edited, find_blocks, observed
 from activations.kept import lend, why_not_continuable, why_not_lendable
 from activations.tokens import PaddedBatch, pad, tokenize, verdict_ids
 from interp.errors import ModelError, SharingError
 from interp.items import Item
 
-__all__ = ["HFBackend", "parameters_sha256"]
-
-
-def parameters_sha256(model: nn.Module) -> str:
-    """Digest of all parameters and buffers: names, types, shapes and bytes."""
-    digest = sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return digest.hexdigest()
+__all__ = ["HFBackend"]
 
 
 class HFBackend:
@@ -50,6 +41,7 @@ class HFBackend:
         model_id: str,
         weights: str | None = None,
         revision: str | None = None,
+        adapter: str | None = None,
         padding: Literal["left", "right"] = "right",
         template_args: Mapping[str, Any] | None = None,
     ) -> None:
@@ -61,6 +53,7 @@ class HFBackend:
             model_id: what results call it.
             weights: fingerprint of the weights; None hashes the parameters.
             revision: recorded.
+            adapter: fingerprint of an attached adapter; None for the bare model.
             padding: side of the padding in `capture` and `logits`.
             template_args: further variables of the chat template, such as `enable_thinking`.
         """
@@ -72,6 +65,7 @@ class HFBackend:
         self._model_id = model_id
         self._weights = weights
         self._revision = revision
+        self._adapter = adapter
         self._parameters = frozenset(inspect.signature(model.forward).parameters)
         # transformers renamed the argument, and the output's attribute, in 5.2x.
         self._cache_name = "cache" if "cache" in self._parameters else "past_key_values"
@@ -108,6 +102,7 @@ class HFBackend:
             "model_id": self._model_id,
             "revision": self._revision,
             "weights": self._weights,
+            "adapter": self._adapter,
             "tokenizer": sha256(self.tokenizer.backend_tokenizer.to_str().encode()).hexdigest(),
             "chat_template": None
             if template is None
@@ -118,8 +113,20 @@ class HFBackend:
         }
 
     def tokenize(self, items: Sequence[Item]) -> tuple[Prompt, ...]:
-        """See `activations.tokens.tokenize`."""
-        return tokenize(self.tokenizer, items, self.template_args)
+        """See `activations.tokens.tokenize`; a prompt that the model cannot take is an error."""
+        prompts = tokenize(self.tokenizer, items, self.template_args)
+        for prompt in prompts:
+            self._require_room(len(prompt.ids_with_stub), f"Item {prompt.item_id!r}: the prompt")
+        return prompts
+
+    def _require_room(self, n_tokens: int, what: str) -> None:
+        text_config = self.model.config.get_text_config(decoder=True)
+        limit = getattr(text_config, "max_position_embeddings", None)
+        if limit is not None and n_tokens > limit:
+            raise ModelError(
+                f"{what} has {n_tokens} tokens; {self._model_id} takes at most {limit}. Use a "
+                f"shorter prompt, fewer new tokens or another model."
+            )
 
     def verdict_ids(self, prompts: Sequence[Prompt]) -> VerdictIds:
         """See `activations.tokens.verdict_ids`."""
@@ -342,24 +349,39 @@ class HFBackend:
         self, sequences: Sequence[Sequence[int]], max_new_tokens: int
     ) -> tuple[tuple[int, ...], ...]:
         """Greedy continuations, cut before the first end-of-turn token."""
+        longest = max(len(sequence) for sequence in sequences)
+        self._require_room(longest + max_new_tokens, "A prompt with its answer")
         batch = pad(sequences, "left", self.device)
         stops = self.model.generation_config.eos_token_id
         stop_ids = {stops} if isinstance(stops, int) else set(stops or ())
         if self.tokenizer.eos_token_id is not None:
             stop_ids.add(self.tokenizer.eos_token_id)
-        config = GenerationConfig(
-            do_sample=False,
-            num_beams=1,
-            max_new_tokens=max_new_tokens,
-            eos_token_id=sorted(stop_ids) or None,
-            pad_token_id=min(stop_ids, default=0),
-        )
-        output = self.model.generate(
-            input_ids=batch.ids,
-            attention_mask=batch.is_token.long(),
-            generation_config=config,
-        )
-        continuations = output[:, batch.ids.shape[1] :].tolist()
+        # Written out, because `generate` fills in what the model's own generation settings ask
+        # for (a repetition penalty, say), and the answer would no longer be the greedy one.
+        last = torch.tensor([batch.ids.shape[1] - 1], device=self.device)
+        is_token, positions, cache = batch.is_token, batch.position_ids, None
+        ids, produced = batch.ids, []
+        finished = torch.zeros(len(sequences), dtype=torch.bool, device=self.device)
+        stop_tensor = torch.tensor(sorted(stop_ids), device=self.device)
+        for _ in range(max_new_tokens):
+            output = self._forward(
+                last,
+                input_ids=ids,
+                position_ids=positions,
+                attention_mask=is_token.long() if batch.is_ragged else None,
+                use_cache=True,
+                **({} if cache is None else {self._cache_name: cache}),
+            )
+            cache = getattr(output, self._cache_name)
+            ids = output.logits[:, -1].argmax(dim=-1, keepdim=True)
+            produced.append(ids)
+            finished |= torch.isin(ids[:, 0], stop_tensor)
+            if bool(finished.all()):
+                break
+            last = torch.zeros(1, dtype=torch.long, device=self.device)
+            is_token = torch.cat([is_token, torch.ones_like(ids, dtype=torch.bool)], dim=1)
+            positions = positions[:, -1:] + 1
+        continuations = torch.cat(produced, dim=1).tolist()
         return tuple(_until(row, stop_ids) for row in continuations)
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -20,10 +20,10 @@ from activations.tokens import require_template_args
 from interp.errors import ModelError
 from interp.files import sha256_file, sha256_json
 
-__all__ = ["load_backend"]
+__all__ = ["load_backend", "weights_sha256"]
 
 _PROGRESS_BAR: Final = re.compile(r"\d+%\|")
-_WEIGHT_FILES: Final = ("*.safetensors", "*.bin", "config.json")
+_WEIGHT_FILES: Final = ("*.safetensors", "*.bin", "config.json", "generation_config.json")
 
 
 def load_backend(spec: ModelSpec) -> HFBackend:
@@ -37,16 +37,15 @@ def load_backend(spec: ModelSpec) -> HFBackend:
     device = spec.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    elif device.startswith("cuda") and not torch.cuda.is_available():
+        raise ModelError(f"--device is {device!r}, but torch sees no GPU here. Use auto or cpu.")
     options: dict[str, Any] = {}
     where = spec.location
-    weights: str | None = None
+    weights = weights_sha256(spec)
     if spec.kind == "gguf":
         path = Path(spec.location)
         where, options["gguf_file"] = str(path.parent), path.name
-        weights = sha256_file(path)
-    elif spec.kind == "local":
-        weights = _folder_sha256(Path(spec.location))
-    else:
+    elif spec.kind == "hub":
         options["revision"] = spec.revision or "main"
     try:
         with _without_progress_bars():
@@ -73,7 +72,13 @@ def load_backend(spec: ModelSpec) -> HFBackend:
     )
 
 
-def _folder_sha256(folder: Path) -> str:
+def weights_sha256(spec: ModelSpec) -> str | None:
+    """Fingerprint of a model's files, without loading it; None for a model on the Hub."""
+    if spec.kind == "gguf":
+        return sha256_file(Path(spec.location))
+    if spec.kind == "hub":
+        return None
+    folder = Path(spec.location)
     files = sorted(file for pattern in _WEIGHT_FILES for file in folder.glob(pattern))
     return sha256_json({file.name: sha256_file(file) for file in files})
 

@@ -163,7 +163,7 @@ def verdict_ids(tokenizer: Any, prompts: Sequence[Prompt]) -> VerdictIds:
         if ids[: len(base)] != base or len(ids) == len(base):
             raise ModelError(
                 f"The tokens of {context!r} change when {verdict!r} follows, so the forced choice "
-                f"has no single position with this tokenizer. Use greedy answers instead."
+                f"has no single position with this tokenizer."
             )
         firsts.append(ids[len(base)])
     if firsts[0] == firsts[1]:

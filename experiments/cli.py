@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from experiments.cli_adapters import adapters_app
 from experiments.cli_cache import cache_app, drift
+from experiments.cli_model import answer, extract, running
 from experiments.cli_run import demo, run_app
 from experiments.options import (
+    AbilitiesOption,
+    AdapterOption,
     AlphasOption,
     BatchOption,
     CacheArgument,
     COption,
     DeviceOption,
-    DtypeOption,
+    ExamOption,
     FoldsOption,
     GroupOption,
+    InjectOption,
     JsonOption,
     MapOption,
     ModelOption,
-    NewTokensOption,
     NumberOption,
     OutFolder,
+    PaperOption,
     RandomOption,
     SeedOption,
-    SharingOption,
-    SourceOption,
-    TemplateOption,
-    TokenOption,
     ViewOption,
+    layer_numbers,
     numbers,
     open_items,
-    template_args,
+    read_probe_of,
+    source_options,
 )
 from interp.errors import InterpError
-from interp.vocabulary import ANSWER_CONDITIONS, Store
 
 __all__ = ["app"]
 
@@ -52,11 +55,12 @@ class _Commands(TyperGroup):
             typer.echo(f"Error: {error}", err=True)
             raise typer.Exit(2) from error
         except OSError as error:
-            if error.filename is None:
+            if error.errno in (None, errno.EPIPE):
                 raise
+            what = error.filename or "A file"
             typer.echo(
-                f"Error: {error.filename} cannot be read or written ({error.strerror}). Check the "
-                f"path and its permissions.",
+                f"Error: {what} cannot be read or written ({error.strerror}). Check the path, its "
+                f"permissions and the space on the disk.",
                 err=True,
             )
             raise typer.Exit(2) from error
@@ -71,9 +75,16 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+app.add_typer(adapters_app, name="adapters")
 app.add_typer(cache_app, name="cache")
 app.add_typer(run_app, name="run")
 app.command("demo", epilog="Example: interp demo")(demo)
+app.command(
+    "extract", epilog="Example: interp extract --source facts:elements --n 40 --out facts.h5"
+)(extract)
+app.command(
+    "answer", epilog="Example: interp answer --source facts:elements --n 40 --out answers.jsonl"
+)(answer)
 app.command("drift", epilog="Example: interp drift facts.h5 same.h5")(drift)
 
 
@@ -92,23 +103,38 @@ def sources(json: JsonOption = False) -> None:
     print_table("Item sources", ("source", "what it yields", "licence"), rows)
 
 
-@app.command(epilog="Example: interp items facts:capitals --n 20 --out items.jsonl")
+@app.command(epilog="Example: interp items avalon --n 408 --seed 1 --out items.jsonl")
 def items(
     source: Annotated[str, typer.Argument(help="Item source, NAME or NAME:ARGUMENT.")],
     n: NumberOption = None,
     seed: SeedOption = 0,
     view: ViewOption = None,
     map_: MapOption = None,
+    inject_truth: InjectOption = False,
+    abilities: AbilitiesOption = None,
+    rules_exam: ExamOption = False,
+    expect_paper: PaperOption = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="JSONL file; default: standard output.")
     ] = None,
 ) -> None:
-    """Write items, one JSON object a line."""
+    """Write items, one JSON object a line.
+
+    The flags below --map are options of the source. Other commands take them inside the source:
+    --source avalon:inject-truth or avalon:abilities=perspective_taking.
+    """
     from json import dumps
 
     from experiments.console import note
     from interp.items import item_to_record, write_items
 
+    source = source_options(
+        source,
+        inject_truth=inject_truth,
+        abilities=abilities,
+        rules_exam=rules_exam,
+        expect_paper=expect_paper,
+    )
     opened, found = open_items(source, view, n, seed, map_)
     if out is None:
         for item in found:
@@ -117,74 +143,6 @@ def items(
     write_items(out, found)
     groups = len({item.group_id for item in found})
     note(f"{len(found)} items of {opened.name} in {groups} groups written to {out}")
-
-
-@app.command(epilog="Example: interp extract --source facts:elements --n 40 --out facts.h5")
-def extract(
-    source: SourceOption,
-    out: Annotated[Path, typer.Option("--out", help="Cache file (HDF5).")],
-    model: ModelOption = "smollm2",
-    n: NumberOption = None,
-    seed: SeedOption = 0,
-    view: ViewOption = None,
-    map_: MapOption = None,
-    token: TokenOption = "last_prompt",
-    dtype: DtypeOption = "float32",
-    store: Annotated[Store, typer.Option("--store", help="Number type in the file.")] = "float32",
-    device: DeviceOption = "auto",
-    attn: Annotated[
-        str | None, typer.Option("--attn", help="eager or sdpa; default: the model's own.")
-    ] = None,
-    batch_tokens: BatchOption = 2048,
-    prefix_sharing: SharingOption = True,
-    template_arg: TemplateOption = None,
-) -> None:
-    """Run items through a model and keep residual streams in a cache file.
-
-    A run that was stopped goes on where it was; a finished file is not computed again.
-    """
-    from activations import ModelSpec, describe_source, load_backend
-    from activations import extract as run_extract
-    from experiments.console import note, progress
-    from experiments.tables import sharing_sentence
-
-    opened, found = open_items(source, view, n, seed, map_)
-    spec = ModelSpec.parse(
-        model,
-        dtype=dtype,
-        device=device,
-        attn=attn,
-        template_args=template_args(template_arg),
-    )
-    note(f"Loading {spec.model_id} ({dtype}); {len(found)} items of {opened.name}")
-    backend = load_backend(spec)
-    size = (
-        len(found) * backend.n_layers * backend.d_model * (4 if store == "float32" else 2) / 2**20
-    )
-    note(f"{backend.n_layers} layers × d_model {backend.d_model}: a file of {size:.1f} MiB")
-    verdicts = backend.verdict_ids(backend.tokenize(found[:1]))
-    note(
-        f"Verdict logits are read at the ids {verdicts.true_id} ({verdicts.true_text!r}) and "
-        f"{verdicts.false_id} ({verdicts.false_text!r})"
-    )
-    with progress("activations", len(found)) as advance:
-        cache = run_extract(
-            backend,
-            found,
-            out,
-            source=describe_source(opened, found, view=view, seed=seed),
-            token_rule=token,
-            store=store,
-            batch_tokens=batch_tokens,
-            prefix_sharing=prefix_sharing,
-            progress=advance,
-        )
-    with cache:
-        note(sharing_sentence(cache.prefix_sharing))
-        note(
-            f"{out}: {cache.n_items} items, self-check: largest relative difference of rerun items "
-            f"{cache.self_check_max_relative:.2g}"
-        )
 
 
 @app.command(epilog="Example: interp probe facts.h5 --out probe")
@@ -242,7 +200,6 @@ def direction(
     from activations import ActivationCache
     from experiments.console import note, print_json
     from interp.direction import write_direction
-    from probes import read_sweep
     from steering import fold_direction
 
     if (probe is None) != (without_fold is None):
@@ -250,9 +207,7 @@ def direction(
     with ActivationCache.open(file) as cache:
         training = None
         if probe is not None:
-            sweep = read_sweep(probe)
-            if sweep.item_id != cache.item_id:
-                raise InterpError(f"{probe} was made from other items than {file} holds.")
+            sweep = read_probe_of(cache, probe)
             if without_fold not in sweep.fold:
                 raise InterpError(f"{probe} has folds 0 to {sweep.fold.max()}; got {without_fold}.")
             training = sweep.fold != without_fold
@@ -277,29 +232,30 @@ def steer(
     model: ModelOption = "smollm2",
     layers: Annotated[
         str | None,
-        typer.Option("--layers", help="Fixed layers, comma-separated; default: nested, by fold."),
+        typer.Option(
+            "--layers",
+            help="Fixed layers, comma-separated, the first one is quoted; default: nested.",
+        ),
     ] = None,
     alphas: AlphasOption = "1",
     random_directions: RandomOption = 5,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
     batch_tokens: BatchOption = 2048,
+    adapter: AdapterOption = None,
     json: JsonOption = False,
 ) -> None:
     """Steer the model towards what the probe reads, with controls, and read its forced choice."""
-    from activations import ActivationCache, ModelSpec, load_backend
+    from activations import ActivationCache, ModelSpec
     from experiments.console import note, print_json, progress
     from experiments.expression_gap import signed_items
     from experiments.tables import print_steering
-    from probes import read_sweep
     from steering import sweep_steering, write_steering
 
     sizes = numbers(alphas, "--alphas")
-    fixed = None if layers is None else [int(value) for value in numbers(layers, "--layers")]
-    sweep = read_sweep(probe)
+    fixed = None if layers is None else layer_numbers(layers)
     with ActivationCache.open(file) as cache:
-        if sweep.item_id != cache.item_id:
-            raise InterpError(f"{probe} was made from other items than {file} holds.")
+        sweep = read_probe_of(cache, probe)
         manifest = cache.manifest["model"]
         spec = ModelSpec.parse(
             model,
@@ -309,8 +265,10 @@ def steer(
             template_args=manifest.get("template_args"),
         )
         note(f"Loading {spec.model_id} ({spec.dtype})")
-        backend = load_backend(spec)
-        with progress("steering", cache.n_items) as advance:
+        with (
+            running(spec, adapter) as backend,
+            progress("steering", cache.n_items) as advance,
+        ):
             steered = sweep_steering(
                 cache,
                 signed_items(sweep),
@@ -327,54 +285,4 @@ def steer(
         print_json(summary)
     else:
         print_steering(summary)
-        note(f"Written to {out}")
-
-
-@app.command(epilog="Example: interp answer --source facts:elements --n 40 --out answers.jsonl")
-def answer(
-    source: SourceOption,
-    out: Annotated[Path, typer.Option("--out", help="Answer file (JSONL).")],
-    model: ModelOption = "smollm2",
-    n: NumberOption = None,
-    seed: SeedOption = 0,
-    view: ViewOption = None,
-    map_: MapOption = None,
-    condition: Annotated[
-        Literal["both", "forced", "greedy"], typer.Option("--condition", help="How to ask.")
-    ] = "both",
-    max_new_tokens: NewTokensOption = 48,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = "auto",
-    batch_tokens: BatchOption = 2048,
-    template_arg: TemplateOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Ask the model: forced choice by logits, and greedy generation with the answer parser."""
-    from activations import ModelSpec, describe_source, load_backend
-    from activations import answer as run_answer
-    from experiments.console import note, print_json, progress
-    from experiments.tables import answer_rows, print_answers
-
-    conditions = ANSWER_CONDITIONS if condition == "both" else (condition,)
-    opened, found = open_items(source, view, n, seed, map_)
-    arguments = template_args(template_arg)
-    spec = ModelSpec.parse(model, dtype=dtype, device=device, template_args=arguments)
-    note(f"Loading {spec.model_id} ({dtype}); {len(found)} items of {opened.name}")
-    backend = load_backend(spec)
-    with progress("answers", len(found) * len(conditions)) as advance:
-        answers = run_answer(
-            backend,
-            found,
-            out,
-            source=describe_source(opened, found, view=view, seed=seed),
-            conditions=conditions,
-            max_new_tokens=max_new_tokens,
-            batch_tokens=batch_tokens,
-            progress=advance,
-        )
-    rows = answer_rows(found, answers)
-    if json:
-        print_json(rows)
-    else:
-        print_answers(rows)
         note(f"Written to {out}")

@@ -12,9 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from activations import (
     ModelSpec,
     answer,
@@ -22,13 +19,16 @@ from activations import (
     extract,
     load_backend,
 )
-from activations.answers import MAX_NEW_TOKENS
+from activations.answers import MAX_NEW_TOKENS, require_labels
 from activations.batches import BATCH_TOKENS
 from activations.cache import manifest_differences, refuse_mismatch
+from activations.load import weights_sha256
 from experiments.console import note, progress
+from experiments.readouts import readouts_of
+from experiments.tables import verdict_note
 from figures import draw_expression_gap
+from interp.errors import ResultError
 from interp.files import read_json, write_csv, write_json
-from interp.grading import Answer, bare_verdict
 from interp.items import Item, write_items
 from interp.records import (
     RunRecord,
@@ -40,14 +40,16 @@ from interp.records import (
     write_run,
 )
 from interp.registry import load_items, open_source
-from interp.statistics import Estimate, bootstrap_mean, out_of_fold_threshold, score_decisions
-from interp.vocabulary import Dtype, Grouping, TokenRule
-from probes import ProbeSweep, sweep_layers, write_sweep
+from interp.vocabulary import Dtype, Grouping
+from probes import ProbeSweep, make_folds, sweep_layers, write_sweep
+from probes.solver import require_strength
 from steering import SignedItems, sweep_steering, write_steering
+from steering.sweep import nonzero_alphas
 
-__all__ = ["NAME", "ExpressionGapConfig", "readouts_of", "run_expression_gap", "signed_items"]
+__all__ = ["NAME", "ExpressionGapConfig", "run_expression_gap", "signed_items"]
 
 NAME: Final = "expression-gap"
+_CONFIG: Final = "config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,6 @@ class ExpressionGapConfig:
         n: items; None takes the source's default.
         view: of the prompts; None takes the source's first.
         field_map: for tabular sources.
-        token: token rule of the extraction.
         C: inverse L2 strength of the probes.
         folds: outer folds.
         grouping: `group` or `none`.
@@ -79,7 +80,6 @@ class ExpressionGapConfig:
     n: int | None = None
     view: str | None = None
     field_map: Mapping[str, str] | None = None
-    token: TokenRule = "last_prompt"
     C: float = 0.01
     folds: int = 5
     grouping: Grouping = "group"
@@ -95,7 +95,7 @@ class ExpressionGapConfig:
 
 def signed_items(sweep: ProbeSweep) -> SignedItems:
     """What steering needs of a probe sweep."""
-    return SignedItems(sweep.fold, sweep.layer_nested, sweep.decision_values)
+    return SignedItems(sweep.fold, sweep.layer_nested, sweep.decision_values, sweep.manifest)
 
 
 def run_expression_gap(
@@ -110,13 +110,6 @@ def run_expression_gap(
     started, clock = utc_now(), time.process_time()
     settings = asdict(config)
     settings["alphas"] = list(config.alphas)
-    config_path = folder / "config.json"
-    if config_path.exists():
-        found = read_json(config_path, "the configuration of a run")
-        refuse_mismatch(folder, manifest_differences(found, settings))
-        if (folder / "run.json").exists():
-            note(f"{folder} is finished already; nothing is computed.")
-            return read_run(folder)
     source = open_source(config.source, config.field_map)
     items = load_items(source, view=config.view, n=config.n, seed=config.seed)
     spec = ModelSpec.parse(
@@ -125,11 +118,16 @@ def run_expression_gap(
         device=config.device,
         template_args=config.template_args,
     )
-    write_json(config_path, settings)
+    _require_runnable(config, items)
     described = describe_source(source, items, view=config.view, seed=config.seed)
+    finished = _finished_run(folder, settings, described, weights_sha256(spec))
+    if finished is not None:
+        note(f"{folder} is finished already; nothing is computed.")
+        return finished
 
     note(f"1/5  loading {spec.model_id} ({spec.dtype}) and {len(items)} items of {source.name}")
     backend = load_backend(spec)
+    write_json(folder / _CONFIG, settings)
     write_items(folder / "items.jsonl", items)
     n_tokens = sum(len(prompt.ids_with_stub) for prompt in backend.tokenize(items))
     cache_mib = len(items) * backend.n_layers * backend.d_model * 4 / 2**20
@@ -137,13 +135,13 @@ def run_expression_gap(
         f"     {n_tokens:,} prompt tokens, run about three times (activations, greedy answers, "
         f"steering); {backend.n_layers} layers × {backend.d_model}: a cache of {cache_mib:.0f} MiB"
     )
+    note(f"     {verdict_note(backend, items)}")
     with progress("2/5  activations", len(items)) as advance:
         cache = extract(
             backend,
             items,
             folder / "activations.h5",
             source=described,
-            token_rule=config.token,
             batch_tokens=config.batch_tokens,
             progress=advance,
         )
@@ -209,96 +207,41 @@ def run_expression_gap(
     return record
 
 
-def readouts_of(
-    sweep: ProbeSweep, items: tuple[Item, ...], answers: tuple[Answer, ...], *, seed: int
-) -> dict[str, Any]:
-    """Compare, item by item, what the probe has right with what the model says right.
+def _require_runnable(config: ExpressionGapConfig, items: tuple[Item, ...]) -> None:
+    """Raise now what would otherwise be raised after the model has run."""
+    labels = require_labels(items)
+    groups = [item.group_id for item in items]
+    make_folds(labels, groups, n_folds=config.folds, seed=config.seed, grouping=config.grouping)
+    require_strength(config.C)
+    nonzero_alphas(config.alphas, config.random_directions)
 
-    Args:
-        sweep: probe sweep over the items.
-        items: in the order of the sweep.
-        answers: forced and greedy answers on the same items.
-        seed: of the intervals.
 
-    Returns:
-        the content of `readouts.json`: each readout with interval, the better of forced and
-        greedy as `answer`, paired gaps of the nested probe over each readout, the four-way table,
-        and a verdict in words.
+def _finished_run(
+    folder: Path, settings: Mapping[str, Any], source: Mapping[str, Any], weights: str | None
+) -> RunRecord | None:
+    """The record of a finished run in `folder`; None if there is an unfinished one, or nothing.
+
+    Raises:
+        CacheError: the folder holds a run of other settings, items or weights.
+        ResultError: the folder holds files that are not a run.
     """
-    by = {(entry.item_id, entry.condition): entry for entry in answers}
-    forced = [by[item.item_id, "forced"] for item in items]
-    greedy = [by[item.item_id, "greedy"] for item in items]
-    bare = [entry.verdict if entry.answered else bare_verdict(entry.raw) for entry in greedy]
-    difference = np.array([entry.logit_true - entry.logit_false for entry in forced])
-    calibrated = out_of_fold_threshold(difference, sweep.label, sweep.fold)
-    correct: dict[str, NDArray[np.bool_]] = {
-        "forced": np.array([entry.correct for entry in forced]),
-        "greedy": np.array([entry.correct for entry in greedy]),
-        "greedy_bare": np.array(
-            [
-                said is not None and said == gold
-                for said, gold in zip(bare, sweep.label, strict=True)
-            ]
-        ),
-        "calibrated": calibrated == sweep.label,
-    }
-    answer_readout = max(("forced", "greedy"), key=lambda name: correct[name].mean())
-    correct["answer"] = correct[answer_readout]
-    probe = sweep.correct_nested
-
-    def estimate(values: NDArray[Any]) -> dict[str, float]:
-        e = bootstrap_mean(values, sweep.group_id, seed=seed)
-        return {"accuracy": e.value, "low": e.low, "high": e.high}
-
-    gaps = {
-        name: asdict(bootstrap_mean(probe.astype(float) - right, sweep.group_id, seed=seed))
-        for name, right in correct.items()
-    }
-    said = correct["answer"]
-    answered = np.array([entry.answered for entry in greedy])
-    return {
-        "n_items": sweep.n_items,
-        "answer_readout": answer_readout,
-        "readouts": {"probe_nested": estimate(probe)}
-        | {name: estimate(right) for name, right in correct.items()},
-        "gaps": gaps,
-        "forced_scores": asdict(
-            score_decisions(sweep.label, [bool(entry.verdict) for entry in forced], difference)
-        ),
-        "non_answers": int((~answered).sum()),
-        "bare_verdicts": sum(
-            entry.verdict is None and said is not None
-            for entry, said in zip(greedy, bare, strict=True)
-        ),
-        "answer_accuracy_among_answered": float(correct["greedy"][answered].mean())
-        if answered.any()
-        else None,
-        "four_way": {
-            "represented_expressed": int((probe & said).sum()),
-            "represented_not_expressed": int((probe & ~said).sum()),
-            "not_represented_expressed": int((~probe & said).sum()),
-            "not_represented_not_expressed": int((~probe & ~said).sum()),
-        },
-        "verdict": _verdict({name: Estimate(**gap) for name, gap in gaps.items()}),
-        "manifest": dict(sweep.manifest),
-    }
-
-
-def _verdict(gaps: Mapping[str, Estimate]) -> str:
-    """One sentence that follows from the paired gaps of the probe over every readout."""
-    smallest = min(gaps, key=lambda name: gaps[name].low)
-    gap = gaps[smallest]
-    name = {"answer": "forced", "greedy_bare": "greedy"}.get(smallest, smallest)
-    size = f"{100 * gap.value:+.1f} points [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"
-    if gap.low > 0:
-        return (
-            f"Represented and not said: the nested probe beats every readout of the model's own "
-            f"answer, by at least {size} (over the {name} one)."
-        )
-    return (
-        f"No expression gap is shown: over the model's {name} readout the nested probe's lead is "
-        f"{size}, which includes zero or less."
-    )
+    if not (folder / _CONFIG).exists():
+        if folder.exists() and any(folder.iterdir()):
+            raise ResultError(
+                f"{folder} is not empty and holds no run. Give a new or an empty folder as --out."
+            )
+        return None
+    found = read_json(folder / _CONFIG, "the configuration of a run")
+    refuse_mismatch(folder, manifest_differences(found, settings))
+    if not (folder / "run.json").exists():
+        return None
+    record = read_run(folder)
+    differences = manifest_differences({"source": record.source}, {"source": source})
+    if weights is not None:
+        was = {"model": {"weights": record.model["weights"]}}
+        differences += manifest_differences(was, {"model": {"weights": weights}})
+    refuse_mismatch(folder, differences)
+    return record
 
 
 def _metrics(

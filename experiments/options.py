@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from interp.errors import InterpError
+from interp.errors import InterpError, ResultError
 from interp.vocabulary import Dtype, Grouping, TokenRule
 
 if TYPE_CHECKING:
+    from activations import ActivationCache
     from interp.items import Item
     from interp.registry import ItemSource
+    from probes import ProbeSweep
 
 __all__ = [
+    "AdapterOption",
     "AlphasOption",
     "BatchOption",
     "COption",
@@ -38,8 +41,10 @@ __all__ = [
     "TokenOption",
     "ViewOption",
     "field_map",
+    "layer_numbers",
     "numbers",
     "open_items",
+    "read_probe_of",
     "template_args",
 ]
 
@@ -52,10 +57,27 @@ ModelOption = Annotated[
 SourceOption = Annotated[
     str, typer.Option("--source", help="Item source, NAME or NAME:ARGUMENT; see `interp sources`.")
 ]
-NumberOption = Annotated[
-    int | None, typer.Option("--n", help="How many items; default: all of a file, or 200.")
+InjectOption = Annotated[
+    bool,
+    typer.Option("--inject-truth", help="Put the gold verdict into each prompt (where offered)."),
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="Seed of every random choice.")]
+AbilitiesOption = Annotated[
+    str | None,
+    typer.Option("--abilities", metavar="A,B", help="Only these abilities (avalon)."),
+]
+ExamOption = Annotated[
+    bool, typer.Option("--rules-exam", help="Rule-recall statements instead (avalon).")
+]
+PaperOption = Annotated[
+    bool, typer.Option("--expect-paper", help="Refuse other counts than the paper's.")
+]
+NumberOption = Annotated[
+    int | None,
+    typer.Option(
+        "--n", help="How many items; default: the whole file, or the source's own number."
+    ),
+]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of every random choice.")]
 ViewOption = Annotated[
     str | None, typer.Option("--view", help="View of the prompts; default: the source's first.")
 ]
@@ -69,6 +91,10 @@ TokenOption = Annotated[
 DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Of weights and activations.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="Torch device; auto takes a GPU.")]
 BatchOption = Annotated[int, typer.Option("--batch-tokens", help="Padded tokens a batch.")]
+AdapterOption = Annotated[
+    Path | None,
+    typer.Option("--adapter", help="PEFT adapter folder to attach; needs interp[train]."),
+]
 TemplateOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -94,13 +120,15 @@ AlphasOption = Annotated[
     typer.Option(
         "--alphas",
         help="Sizes, comma-separated, in multiples of the median residual norm at the layer. The "
-        "last one is quoted; 0 is always run.",
+        "last one is quoted, cells.csv has all; 0 is always run.",
     ),
 ]
 RandomOption = Annotated[
     int, typer.Option("--random-directions", help="Random directions, each in a ± pair.")
 ]
-NewTokensOption = Annotated[int, typer.Option("--max-new-tokens", help="Cut of greedy answers.")]
+NewTokensOption = Annotated[
+    int, typer.Option("--max-new-tokens", min=1, help="Cut of greedy answers.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 OutFolder = Annotated[Path, typer.Option("--out", help="Folder to write to.")]
 CacheArgument = Annotated[Path, typer.Argument(metavar="FILE.h5", help="Activation cache.")]
@@ -136,6 +164,29 @@ def template_args(pairs: list[str] | None) -> dict[str, Any]:
     return result
 
 
+def source_options(
+    source: str,
+    *,
+    inject_truth: bool,
+    abilities: str | None,
+    rules_exam: bool,
+    expect_paper: bool,
+) -> str:
+    """The source with the flags written into it, so that every command takes the same text."""
+    from interp.registry import with_options
+
+    options: dict[str, str | None] = {}
+    if abilities is not None:
+        options["abilities"] = "+".join(part.strip() for part in abilities.split(","))
+    if inject_truth:
+        options["inject-truth"] = None
+    if rules_exam:
+        options["rules-exam"] = None
+    if expect_paper:
+        options["expect-paper"] = None
+    return with_options(source, options)
+
+
 def open_items(
     source: str, view: str | None, n: int | None, seed: int, pairs: list[str] | None
 ) -> tuple[ItemSource, tuple[Item, ...]]:
@@ -154,3 +205,32 @@ def numbers(text: str, option: str) -> tuple[float, ...]:
         raise InterpError(
             f"{option} is {text!r}; expected numbers separated by commas, for example 0,1,2."
         ) from error
+
+
+def layer_numbers(text: str) -> list[int]:
+    """Comma-separated layers."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InterpError(
+            f"--layers is {text!r}; expected layer numbers separated by commas, for example 10,15."
+        ) from error
+
+
+def read_probe_of(cache: ActivationCache, folder: Path) -> ProbeSweep:
+    """Read a probe folder and make sure that it was made from this very cache.
+
+    Raises:
+        ResultError: it was made from another one; the differing fields are named.
+    """
+    from activations.cache import manifest_differences
+    from probes import read_sweep
+
+    sweep = read_sweep(folder)
+    differences = manifest_differences(sweep.manifest, cache.manifest)
+    if differences:
+        raise ResultError(
+            f"{folder} was made from another cache than {cache.path}. Fields that differ (file: "
+            f"the probe, run: the cache): {'; '.join(differences)}. Run `interp probe` on this one."
+        )
+    return sweep

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments.console import print_table, say
 from interp.grading import Answer, bare_verdict
 from interp.items import Item
 from interp.records import RunRecord
 from interp.statistics import bootstrap_mean, score_decisions
+
+if TYPE_CHECKING:
+    from activations import ModelBackend
 
 __all__ = [
     "answer_rows",
@@ -19,7 +22,17 @@ __all__ = [
     "print_probe",
     "print_steering",
     "sharing_sentence",
+    "verdict_note",
 ]
+
+
+def verdict_note(backend: ModelBackend, items: Sequence[Item]) -> str:
+    """Which token ids the forced choice is read at."""
+    ids = backend.verdict_ids(backend.tokenize(items[:1]))
+    return (
+        f"Verdict logits are read after 'ANSWER:' at the ids {ids.true_id} ({ids.true_text!r}) and "
+        f"{ids.false_id} ({ids.false_text!r})"
+    )
 
 
 def _percent(value: float | None) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from figures.style import COLOURS, new_figure, save, styled
 from interp.files import read_json
@@ -107,6 +107,7 @@ def draw_accuracy_by_layer(probe: Mapping[str, Any], readouts: Mapping[str, Any]
         axes.axhspan(entry["low"], entry["high"], color=colour, alpha=0.08, linewidth=0)
         axes.axhline(entry["accuracy"], color=colour, linestyle=style, linewidth=1.2, label=name)
     axes.axhline(_CHANCE, color=COLOURS["control"], linestyle=":", linewidth=1, label="chance")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("layer (−1: embedding stream)")
     axes.set_ylabel("accuracy")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -137,7 +138,7 @@ def draw_steering(steering: Mapping[str, Any]) -> Figure:
             places[0],
             heights[0],
             yerr=[[heights[0] - low], [high - heights[0]]],
-            color="#444444",
+            color="#777777",
             capsize=2,
             linewidth=1,
         )

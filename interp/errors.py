@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 __all__ = [
+    "AdapterError",
     "CacheError",
     "InterpError",
     "ItemError",
@@ -58,6 +59,10 @@ class SteeringError(InterpError):
 
 class ResultError(InterpError):
     """A result folder or file is missing, incomplete or belongs to another run."""
+
+
+class AdapterError(InterpError):
+    """A path holds no adapter, or an adapter cannot be audited as asked."""
 
 
 class ShadowedPackageError(InterpError, ImportError):

@@ -18,7 +18,9 @@ __all__ = ["Answer", "bare_verdict", "parse_verdict", "read_answers", "write_ans
 # One character class and no repetition of it in a row, so that matching stays linear.
 _MARKUP: Final = r" \t\r>*_`#~\"'“”‘’()\[\]\-"
 _ANSWER_LINE: Final = re.compile(rf"^[{_MARKUP}]*answer[{_MARKUP}]*[::](?P<rest>.*)$", re.I | re.M)
-_VERDICT: Final = re.compile(rf"^[{_MARKUP}]*(?P<verdict>true|false)[{_MARKUP}.,;!。]*$", re.I)
+_VERDICT: Final = re.compile(rf"^[{_MARKUP}]*(?P<verdict>true|false)\b(?P<rest>.*)$", re.I)
+_ANY_VERDICT: Final = re.compile(r"\b(?:true|false)\b", re.I)
+_BARE: Final = re.compile(rf"^[{_MARKUP}]*(?P<verdict>true|false)[{_MARKUP}.,;!。]*$", re.I)
 _THINK_END: Final = re.compile(r"</think(?:ing)?>", re.I)
 _THINK_START: Final = re.compile(r"<think(?:ing)?>", re.I)
 
@@ -26,21 +28,26 @@ _THINK_START: Final = re.compile(r"<think(?:ing)?>", re.I)
 def parse_verdict(text: str) -> bool | None:
     """The verdict of the last `ANSWER:` line, or None if there is none to be had.
 
-    Tolerated: upper and lower case, markdown emphasis, quotes, trailing punctuation, a reasoning
-    block before the answer, and its closing tag at the very end. An answer inside a reasoning
-    block that never closes is not an answer: the model has not said it. If the last `ANSWER:`
-    line names no verdict, or both, earlier lines do not count.
+    Tolerated: upper and lower case, markdown emphasis, quotes, punctuation or a reason after the
+    verdict, a reasoning block before the answer, and its closing tag at the very end. An answer
+    inside a reasoning block that never closes is not an answer: the model has not said it. If the
+    last `ANSWER:` line does not start with a verdict, or names both, earlier lines do not count.
 
     Source: Avalon-ToM-Bench, appendix on prompts, "Answer parsing".
     """
-    text = re.sub(r"\s*</think(?:ing)?>\s*$", "", text, flags=re.I)
-    text = _THINK_END.split(text)[-1]
-    text = _THINK_START.split(text)[0]
-    lines = list(_ANSWER_LINE.finditer(text))
+    lines = list(_ANSWER_LINE.finditer(_said(text)))
     if not lines:
         return None
     match = _VERDICT.match(lines[-1]["rest"])
-    return None if match is None else match["verdict"].casefold() == "true"
+    if match is None or _ANY_VERDICT.search(match["rest"]):
+        return None
+    return match["verdict"].casefold() == "true"
+
+
+def _said(text: str) -> str:
+    """What stands outside reasoning blocks."""
+    text = re.sub(r"</think(?:ing)?>\s*$", "", text, flags=re.I)
+    return _THINK_START.split(_THINK_END.split(text)[-1])[0]
 
 
 def bare_verdict(text: str) -> bool | None:
@@ -49,7 +56,7 @@ def bare_verdict(text: str) -> bool | None:
     Such a reply breaks the answer format and counts as a non-answer; it is told apart so that a
     mere formatting failure is not mistaken for a model that does not say what it represents.
     """
-    match = _VERDICT.match(" ".join(text.split()))
+    match = _BARE.match(" ".join(_said(text).split()))
     return None if match is None else match["verdict"].casefold() == "true"
 
 

@@ -26,6 +26,7 @@ def true_false_messages(
     setup: str | None = None,
     history: str | None = None,
     question: str = QUESTION,
+    ground_truth: bool | None = None,
 ) -> tuple[Message, ...]:
     """Chat turns that ask for a verdict on `statement`.
 
@@ -35,11 +36,18 @@ def true_false_messages(
         setup: what the reader is told about the state of affairs.
         history: what has happened since.
         question: what is asked about the statement.
+        ground_truth: gold verdict to put into the prompt, right before the statement; None, as
+            in every condition but the injection ablation, says nothing.
     """
+    truth = (
+        ""
+        if ground_truth is None
+        else f"GROUND TRUTH: The correct answer to the statement below is {ground_truth}.\n\n"
+    )
     blocks = [
         f"SETUP: {setup}" if setup else None,
         f"WHAT HAS HAPPENED: {history}" if history else None,
-        f"{question}\n\nSTATEMENT: {statement}",
+        f"{question}\n\n{truth}STATEMENT: {statement}",
         ANSWER_LINE,
     ]
     user = Message("user", "\n\n".join(block for block in blocks if block))

@@ -67,7 +67,7 @@ class RunRecord:
         seeds: every seed, by what it is for.
         started_utc: ISO 8601.
         finished_utc: ISO 8601.
-        cpu_seconds: processor time of the whole run, summed over restarts of it.
+        cpu_seconds: processor time of the process that finished the run.
         git_commit: of the toolkit's own checkout; None when it is installed from a wheel.
         git_dirty: whether that checkout had uncommitted changes; None likewise.
         versions: installed package versions.

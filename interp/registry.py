@@ -6,7 +6,7 @@ group `interp.item_sources`; it is loaded when its name is asked for, not before
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -24,10 +24,16 @@ __all__ = [
     "load_items",
     "open_source",
     "register_source",
+    "split_options",
+    "with_options",
 ]
 
 ENTRY_POINT_GROUP: Final = "interp.item_sources"
-_BUILTIN_MODULES: Final = ("interp.sources.facts", "interp.sources.tabular")
+_BUILTIN_MODULES: Final = (
+    "interp.sources.avalon",
+    "interp.sources.facts",
+    "interp.sources.tabular",
+)
 
 
 class ItemSource(Protocol):
@@ -75,6 +81,7 @@ class SourceInfo:
         license: of the items.
         factory: opens it.
         distribution: the installed package it comes from.
+        options: names that its argument may hold, as `NAME` or `NAME=VALUE` between commas.
     """
 
     name: str
@@ -83,6 +90,7 @@ class SourceInfo:
     license: str
     factory: SourceFactory
     distribution: str = "interp"
+    options: tuple[str, ...] = ()
 
 
 _Factory = TypeVar("_Factory", bound=SourceFactory)
@@ -91,7 +99,13 @@ _REGISTRY: dict[str, SourceInfo] = {}
 
 
 def register_source(
-    name: str, *, usage: str, summary: str, license: str, distribution: str = "interp"
+    name: str,
+    *,
+    usage: str,
+    summary: str,
+    license: str,
+    distribution: str = "interp",
+    options: tuple[str, ...] = (),
 ) -> Callable[[_Factory], _Factory]:
     """Decorator that registers a source factory under `name`.
 
@@ -106,7 +120,7 @@ def register_source(
                 f"The item source {name!r} of {distribution!r} has the name of one that "
                 f"{taken.distribution!r} registered already. Rename one of them."
             )
-        _REGISTRY[name] = SourceInfo(name, usage, summary, license, factory, distribution)
+        _REGISTRY[name] = SourceInfo(name, usage, summary, license, factory, distribution, options)
         return factory
 
     return register
@@ -172,6 +186,10 @@ def open_source(spec: str, field_map: Mapping[str, str] | None = None) -> ItemSo
         SourceError: unknown name (near matches listed), or the source refuses the argument.
     """
     name, colon, argument = spec.partition(":")
+    return _named(name).factory(argument if colon else None, field_map or {})
+
+
+def _named(name: str) -> SourceInfo:
     _load_builtin()
     plugins = _plugins()
     if name in plugins:
@@ -181,7 +199,56 @@ def open_source(spec: str, field_map: Mapping[str, str] | None = None) -> ItemSo
             f"There is no item source {name!r}. {did_you_mean(name, {*_REGISTRY, *plugins})} "
             f"`interp sources` lists them all."
         )
-    return _REGISTRY[name].factory(argument if colon else None, field_map or {})
+    return _REGISTRY[name]
+
+
+def with_options(spec: str, options: Mapping[str, str | None]) -> str:
+    """`spec` with options written into it: how command-line flags reach a source.
+
+    Args:
+        spec: `NAME` or `NAME:ARGUMENT`.
+        options: name to value, None for an option that is just named.
+
+    Raises:
+        SourceError: the source has no such option.
+    """
+    if not options:
+        return spec
+    name, _, argument = spec.partition(":")
+    known = _named(name).options
+    for option in options:
+        if option not in known:
+            raise SourceError(
+                f"The item source {name!r} has no option {option!r}; it takes "
+                f"{', '.join(known) or 'none'}."
+            )
+    written = [key if value is None else f"{key}={value}" for key, value in options.items()]
+    return f"{name}:{','.join([*[argument] * bool(argument), *written])}"
+
+
+def split_options(
+    argument: str | None, known: Sequence[str]
+) -> tuple[str | None, dict[str, str | None]]:
+    """Take a source's argument apart: what is no option, and the options at its end.
+
+    Args:
+        argument: the text after the colon, for instance `PATH,inject-truth`.
+        known: the source's option names.
+
+    Raises:
+        SourceError: an option is given twice.
+    """
+    parts = argument.split(",") if argument else []
+    options: dict[str, str | None] = {}
+    while parts:
+        name, equals, value = (part.strip() for part in parts[-1].partition("="))
+        if name not in known:
+            break
+        if name in options:
+            raise SourceError(f"The option {name!r} is given twice in {argument!r}.")
+        options[name] = value if equals else None
+        parts.pop()
+    return ",".join(parts) or None, options
 
 
 def load_items(

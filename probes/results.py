@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.errors import ResultError
-from interp.files import atomic_path, read_json, require_file, write_csv, write_json
-from interp.statistics import Estimate, Scores, bootstrap_mean, score_decisions
+from interp.files import atomic_path, require_file, write_csv, write_json
+from interp.statistics import Scores, bootstrap_means, score_decisions
 from interp.vocabulary import Grouping
 
 __all__ = ["ProbeSweep", "read_sweep", "summarise", "write_sweep"]
@@ -94,15 +95,12 @@ class ProbeSweep:
 def summarise(sweep: ProbeSweep) -> dict[str, Any]:
     """The content of `probe.json`; accuracies are fractions, intervals are 95%."""
 
-    def estimate(correct: NDArray[np.bool_]) -> Estimate:
-        return bootstrap_mean(correct, sweep.group_id, seed=sweep.seed)
-
     def scores(decisions: NDArray[np.float64]) -> Scores:
         return score_decisions(sweep.label, decisions > 0, decisions)
 
-    per_layer = [estimate(sweep.correct[:, layer]) for layer in range(sweep.n_layers)]
-    nested = estimate(sweep.correct_nested)
-    pre0 = estimate((sweep.decision_values_pre0 > 0) == sweep.label)
+    correct_pre0 = np.equal(sweep.decision_values_pre0 > 0, sweep.label)
+    columns = np.column_stack([sweep.correct, sweep.correct_nested, correct_pre0])
+    *per_layer, nested, pre0 = bootstrap_means(columns, sweep.group_id, seed=sweep.seed)
     best = sweep.best_layer
     return {
         "n_items": sweep.n_items,
@@ -146,10 +144,21 @@ def summarise(sweep: ProbeSweep) -> dict[str, Any]:
 
 def write_sweep(folder: Path, sweep: ProbeSweep) -> dict[str, Any]:
     """Write `probes.h5`, `layers.csv` and, last, `probe.json`; returns the latter's content."""
+    summary = summarise(sweep)
     folder.mkdir(parents=True, exist_ok=True)
+    # The summary is the sign that a folder is finished, so an old one goes first.
+    (folder / "probe.json").unlink(missing_ok=True)
     text = h5py.string_dtype("utf-8")
     with atomic_path(folder / "probes.h5") as aside, h5py.File(aside, "w") as file:
         file.attrs["format"] = _FORMAT
+        file.attrs["settings"] = json.dumps(
+            {
+                "layers_nested": sweep.layers_nested,
+                "seed": sweep.seed,
+                "grouping": sweep.grouping,
+                "manifest": dict(sweep.manifest),
+            }
+        )
         file["decision_values"] = sweep.decision_values
         file["decision_values_pre0"] = sweep.decision_values_pre0
         file["fold"] = sweep.fold
@@ -158,7 +167,6 @@ def write_sweep(folder: Path, sweep: ProbeSweep) -> dict[str, Any]:
         file["label"] = sweep.label.astype(np.int8)
         for name in ("item_id", "group_id", "category"):
             file[name] = np.array(getattr(sweep, name), dtype=text)
-    summary = summarise(sweep)
     write_csv(folder / "layers.csv", summary["layers"])
     write_json(folder / "probe.json", summary)
     return summary
@@ -172,12 +180,13 @@ def read_sweep(folder: Path) -> ProbeSweep:
     """
     if not folder.is_dir():
         raise ResultError(f"There is no probe folder {folder}. Make one with `interp probe`.")
-    summary = read_json(folder / "probe.json", "the summary of a probe sweep")
+    require_file(folder / "probe.json", "the summary of a finished probe sweep", ResultError)
     path = require_file(folder / "probes.h5", "the arrays of a probe sweep", ResultError)
     try:
         with h5py.File(path, "r") as file:
             if file.attrs.get("format") != _FORMAT:
                 raise ResultError(f"{path} is not a probe sweep; expected one of `interp probe`.")
+            settings = json.loads(file.attrs["settings"])
             strings = {n: tuple(file[n].asstr()[:]) for n in ("item_id", "group_id", "category")}
             return ProbeSweep(
                 **strings,
@@ -187,10 +196,10 @@ def read_sweep(folder: Path) -> ProbeSweep:
                 decision_values_pre0=file["decision_values_pre0"][:],
                 C=file["C"][:],
                 inner_accuracy=file["inner_accuracy"][:],
-                layers_nested=tuple(summary["layers_nested"]),
-                seed=summary["seed"],
-                grouping=summary["grouping"],
-                manifest=summary["manifest"],
+                layers_nested=tuple(settings["layers_nested"]),
+                seed=settings["seed"],
+                grouping=settings["grouping"],
+                manifest=settings["manifest"],
             )
     except (OSError, KeyError, ValueError) as error:
         raise ResultError(f"{folder} is not a complete probe folder ({error}).") from error

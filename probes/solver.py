@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 from interp.errors import ProbeError
 
-__all__ = ["Probe", "fit_probe"]
+__all__ = ["Probe", "fit_probe", "require_strength"]
 
 _TOLERANCE: Final = 1e-6
 _MAX_ITERATIONS: Final = 10_000
@@ -37,6 +37,12 @@ class Probe:
         return activations.astype(np.float64) @ self.weight + self.bias
 
 
+def require_strength(C: float) -> None:
+    """Raise `ProbeError` unless C is a positive number."""
+    if not C > 0 or not np.isfinite(C):
+        raise ProbeError(f"--C is {C}; expected a positive number (inverse L2 strength).")
+
+
 def fit_probe(activations: NDArray[np.float32], labels: NDArray[np.bool_], *, C: float) -> Probe:
     """Fit on the given items only; they are standardised by their own mean and deviation.
 
@@ -51,8 +57,7 @@ def fit_probe(activations: NDArray[np.float32], labels: NDArray[np.bool_], *, C:
     Raises:
         ProbeError: C is not positive, or the solver does not converge.
     """
-    if not C > 0 or not np.isfinite(C):
-        raise ProbeError(f"--C is {C}; expected a positive number (inverse L2 strength).")
+    require_strength(C)
     scaler = StandardScaler()
     standardised = scaler.fit_transform(activations.astype(np.float64))
     with warnings.catch_warnings():

@@ -119,18 +119,21 @@ def _row(sweep: SteeringSweep, index: int) -> dict[str, Any]:
 
 
 def _verdict(change: Estimate, beyond: Estimate) -> str:
-    if change.low <= 0:
-        moved = "Signed steering does not raise the model's accuracy beyond its interval"
-    else:
-        moved = "Signed steering raises the model's accuracy"
-    if beyond.low > 0:
-        than = "and by more than signing random directions does."
-    else:
-        than = "and not by more than signing random directions does."
+    """Two sentences that follow from the paired differences of signed steering."""
+
+    def points(e: Estimate) -> str:
+        return f"{100 * e.value:+.1f} points [{100 * e.low:+.1f}, {100 * e.high:+.1f}]"
+
+    def direction(e: Estimate, up: str, down: str, neither: str) -> str:
+        return up if e.low > 0 else down if e.high < 0 else neither
+
+    moved = direction(change, "raises", "lowers", "neither raises nor lowers")
+    than = direction(beyond, "more than", "less than", "no more and no less than")
     return (
-        f"{moved} ({100 * change.value:+.1f} points [{100 * change.low:+.1f}, "
-        f"{100 * change.high:+.1f}]), {than} The sign of each item is a probe's answer, so only "
-        f"what goes beyond signing a random direction is evidence."
+        f"Steering along the class mean, signed by the probe, {moved} the accuracy of the forced "
+        f"choice ({points(change)}). That is {than} signing random directions gives "
+        f"({points(beyond)}); the signs alone hand over the probe's answer, so only a lead over "
+        f"random directions is evidence."
     )
 
 
@@ -184,7 +187,10 @@ def summarise(sweep: SteeringSweep) -> dict[str, Any]:
 
 def write_steering(folder: Path, sweep: SteeringSweep) -> dict[str, Any]:
     """Write `steer.h5`, `cells.csv` and, last, `steer.json`; returns the latter's content."""
+    summary = summarise(sweep)
     folder.mkdir(parents=True, exist_ok=True)
+    # The summary is the sign that a folder is finished, so an old one goes first.
+    (folder / "steer.json").unlink(missing_ok=True)
     text = h5py.string_dtype("utf-8")
     with atomic_path(folder / "steer.h5") as aside, h5py.File(aside, "w") as file:
         file.attrs["format"] = _FORMAT
@@ -194,6 +200,5 @@ def write_steering(folder: Path, sweep: SteeringSweep) -> dict[str, Any]:
         file["item_id"] = np.array(sweep.item_id, dtype=text)
         file["group_id"] = np.array(sweep.group_id, dtype=text)
     write_csv(folder / "cells.csv", [_row(sweep, index) for index in range(len(sweep.cells))])
-    summary = summarise(sweep)
     write_json(folder / "steer.json", summary)
     return summary

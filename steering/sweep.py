@@ -7,9 +7,9 @@ prompt token and the answer stub alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from interp.errors import SteeringError
 from steering.hooks import steer
 from steering.results import BASELINE, Cell, SteeringSweep
 
-__all__ = ["NESTED", "SignedItems", "fold_direction", "sweep_steering"]
+__all__ = ["NESTED", "SignedItems", "fold_direction", "nonzero_alphas", "sweep_steering"]
 
 NESTED: Final = "nested"
 _STEERED_RULE: Final = "last_prompt"
@@ -37,11 +37,13 @@ class SignedItems:
         fold: (n_items,) outer fold.
         layer_nested: (n_items,) layer chosen without the item's fold.
         decision_values: (n_items, n_layers) out-of-fold decisions.
+        manifest: of the cache that was probed; steering refuses any other cache.
     """
 
     fold: NDArray[np.int64]
     layer_nested: NDArray[np.int64]
     decision_values: NDArray[np.float64]
+    manifest: Mapping[str, Any]
 
 
 def fold_direction(
@@ -101,11 +103,7 @@ def sweep_steering(
         SteeringError: other model, other token rule, no alpha, or a layer out of range.
     """
     _require_match(cache, signed, backend)
-    sizes = [alpha for alpha in dict.fromkeys(alphas) if alpha != 0]
-    if not sizes or not all(np.isfinite(sizes)) or min(sizes) < 0:
-        raise SteeringError(f"--alphas is {list(alphas)}; expected positive numbers (0 is added).")
-    if n_random < 1:
-        raise SteeringError(f"--random-directions is {n_random}; expected at least 1.")
+    sizes = nonzero_alphas(alphas, n_random)
     for layer in layers or ():
         cache.require_layer(layer)
     places = [NESTED] if layers is None else [str(layer) for layer in dict.fromkeys(layers)]
@@ -135,6 +133,11 @@ def sweep_steering(
 
     lengths = [len(prompt.ids_with_stub) for prompt in prompts]
     for index, values in run_batches(plan_batches(lengths, batch_tokens), run):
+        if not np.isfinite(values).all():
+            raise SteeringError(
+                f"The model's logits are not finite under steering (alphas {list(alphas)}). Use "
+                f"smaller --alphas."
+            )
         logits[:, index] = values
         progress(len(index))
     return SteeringSweep(
@@ -151,6 +154,20 @@ def sweep_steering(
         seed=seed,
         manifest=cache.manifest,
     )
+
+
+def nonzero_alphas(alphas: Sequence[float], n_random: int) -> list[float]:
+    """The sizes to run beside the baseline, each once; refuses settings that cannot work.
+
+    Raises:
+        SteeringError: a size is negative or not finite, none is left, or `n_random` is below 1.
+    """
+    sizes = [alpha for alpha in dict.fromkeys(alphas) if alpha != 0]
+    if not sizes or not all(np.isfinite(sizes)) or min(sizes) < 0:
+        raise SteeringError(f"--alphas is {list(alphas)}; expected positive numbers (0 is added).")
+    if n_random < 1:
+        raise SteeringError(f"--random-directions is {n_random}; expected at least 1.")
+    return sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +251,9 @@ def _require_match(cache: ActivationCache, signed: SignedItems, backend: ModelBa
             f"{cache.path} was made with another model than the one given. Fields that differ: "
             f"{'; '.join(differences)}."
         )
-    if signed.decision_values.shape != (cache.n_items, cache.n_layers):
+    differences = manifest_differences(signed.manifest, cache.manifest)
+    if differences:
         raise SteeringError(
-            f"The probe has decisions of shape {signed.decision_values.shape}, the cache has "
-            f"{cache.n_items} items and {cache.n_layers} layers; they belong to different runs."
+            f"The probe was made from another cache than {cache.path}. Fields that differ (file: "
+            f"the probe, run: the cache): {'; '.join(differences)}. Probe this cache first."
         )

@@ -74,7 +74,7 @@ def tiny_model(tokenizer: PreTrainedTokenizerFast) -> Callable[..., Any]:
             "qwen3": lambda: Qwen3Config(**_WIDTH | _GATED | _LONG | vocab | changes),
             "gemma3": lambda: Gemma3TextConfig(**_WIDTH | _GATED | _LONG | vocab | changes),
             "gpt2": lambda: GPT2Config(
-                n_embd=32, n_layer=3, n_head=4, n_positions=512, **vocab | changes
+                n_embd=32, n_layer=3, n_head=4, **{"n_positions": 512} | vocab | changes
             ),
         }
         config = configs[family]()

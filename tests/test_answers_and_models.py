@@ -93,6 +93,24 @@ def test_a_stopped_run_goes_on_even_after_a_torn_line(
     assert not partial_path(path).exists()
 
 
+def test_an_unfinished_file_of_other_settings_is_refused_untouched(
+    tmp_path: Path, tiny_backend: Callable[..., HFBackend], facts: tuple[Item, ...]
+) -> None:
+    path, backend = tmp_path / "a.jsonl", tiny_backend()
+    backend.generate = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)  # type: ignore[method-assign,assignment]
+    with pytest.raises(KeyboardInterrupt):
+        answer(backend, facts, path, **options(facts))
+    before = partial_path(path).read_bytes()
+    other = options(facts)
+    other["source"] = other["source"] | {"view": "statement"}
+    with pytest.raises(CacheError, match=r"source\.view"):
+        answer(tiny_backend(), facts, path, **other)
+    assert partial_path(path).read_bytes() == before
+    partial_path(path).write_bytes(b"".join(before.splitlines(keepends=True)[1:]))
+    with pytest.raises(CacheError, match=r"a\.jsonl\.partial holds the results of another"):
+        answer(tiny_backend(), facts, path, **options(facts))
+
+
 def test_an_answer_file_of_other_settings_is_refused_untouched(
     tmp_path: Path, tiny_backend: Callable[..., HFBackend], facts: tuple[Item, ...]
 ) -> None:
@@ -106,7 +124,7 @@ def test_an_answer_file_of_other_settings_is_refused_untouched(
     assert path.read_bytes() == before
     foreign = tmp_path / "b.jsonl"
     foreign.write_text("mine\n")
-    with pytest.raises(CacheError, match="the file has none"):
+    with pytest.raises(CacheError, match=r"there is no b\.jsonl\.manifest\.json beside it"):
         answer(tiny_backend(), facts, foreign, **options(facts))
     assert foreign.read_text() == "mine\n"
 

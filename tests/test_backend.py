@@ -138,6 +138,37 @@ def test_greedy_batches_equal_an_argmax_loop(
     assert any(generated)
 
 
+def test_the_models_own_generation_settings_do_not_change_the_greedy_answer(
+    tiny_backend: Callable[..., HFBackend],
+) -> None:
+    backend = tiny_backend()
+    expected = backend.generate(SEQUENCES, 8)
+    settings = backend.model.generation_config
+    settings.repetition_penalty = 5.0
+    settings.no_repeat_ngram_size = 1
+    settings.do_sample, settings.temperature = True, 3.0
+    settings.max_new_tokens = 2
+    assert backend.generate(SEQUENCES, 8) == expected
+    # A row that ends early does not stop the others.
+    stop = expected[0][2]
+    settings.eos_token_id = [stop]
+    cut = backend.generate(SEQUENCES, 8)
+    assert cut[0] == expected[0][: expected[0].index(stop)]
+    for row, whole in zip(cut, expected, strict=True):
+        assert row == (whole[: whole.index(stop)] if stop in whole else whole)
+
+
+def test_prompts_beyond_the_models_positions_are_refused(
+    tiny_model: Callable[..., Any], tokenizer: Any, facts: Any
+) -> None:
+    model = tiny_model("gpt2", n_positions=40)
+    backend = HFBackend(model, tokenizer, model_id="short")
+    with pytest.raises(ModelError, match=r"Item 'capitals-.*tokens; short takes at most 40"):
+        backend.tokenize(facts)
+    with pytest.raises(ModelError, match="41 tokens; short takes at most 40"):
+        backend.generate([[1] * 36], 5)
+
+
 def add_one(hidden: Tensor) -> Tensor:
     return hidden + 1.0
 

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,16 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from adapter_models import llama, save_case
+from peft import LoraConfig
 from typer.testing import CliRunner, Result
 
 from experiments.cli import app
+from experiments.readouts import gap_verdict
 from figures import draw_expression_gap
 from interp import read_answers, read_items, read_run
 from interp.files import partial_path
+from interp.statistics import Estimate, out_of_fold_threshold
 
 runner = CliRunner()
 
@@ -106,6 +111,18 @@ def test_metrics_can_be_computed_again_from_the_files(gap: Path) -> None:
             "not_represented_not_expressed",
         )
     ]
+    readouts = json.loads((gap / "readouts.json").read_text())
+    by = {(a.condition, a.item_id): a for a in answers}
+    difference = np.array(
+        [by["forced", i].logit_true - by["forced", i].logit_false for i in item_ids]
+    )
+    calibrated = out_of_fold_threshold(difference, labels, fold) == labels
+    assert metrics["answer_accuracy_calibrated"] == pytest.approx(calibrated.mean())
+    assert readouts["gaps"]["calibrated"]["value"] == pytest.approx(
+        nested.mean() - calibrated.mean()
+    )
+    assert readouts["gaps"]["forced"]["value"] == pytest.approx(nested.mean() - accuracy["forced"])
+    assert metrics["answer_accuracy_greedy_bare"] >= metrics["answer_accuracy_greedy"]
     assert sum(four) == 80
     assert four[0] + four[1] == nested.sum()
     for name in ("signed", "negated", "random"):
@@ -134,15 +151,107 @@ def test_a_run_that_was_cut_off_ends_with_the_same_numbers(
 ) -> None:
     folder = tmp_path / "cut"
     folder.mkdir()
-    for name in ("config.json", "activations.h5", "answers.jsonl.manifest.json"):
+    for name in ("config.json", "activations.h5"):
         (folder / name).write_bytes((gap / name).read_bytes())
     lines = (gap / "answers.jsonl").read_text().splitlines(keepends=True)
-    partial_path(folder / "answers.jsonl").write_text("".join(lines[:100]) + lines[100][:20])
+    manifest = json.loads((gap / "answers.jsonl.manifest.json").read_text())
+    head = json.dumps(manifest) + "\n"
+    partial_path(folder / "answers.jsonl").write_text(head + "".join(lines[:100]) + lines[100][:20])
     ok(
         *("run", "expression-gap", "--model", model_folder, "--source", "facts", "--n", 80),
         *("--max-new-tokens", 4, "--device", "cpu", "--out", folder),
     )
     assert read_run(folder).metrics == read_run(gap).metrics
+
+
+def test_a_finished_run_is_refused_when_its_source_or_model_changed(
+    gap: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    rows = "".join(f"S{i} is so.,{i % 2},g{i // 4}\n" for i in range(40))
+    table = tmp_path / "rows.csv"
+    table.write_text("statement,label,group_id\n" + rows)
+    copied = tmp_path / "model"
+    shutil.copytree(model_folder, copied)
+    base = ["run", "expression-gap", "--model", copied, "--source", f"csv:{table}"]
+    base += ["--max-new-tokens", 2, "--out", tmp_path / "run"]
+    ok(*base)
+    ok(*base)
+    weights = bytearray((copied / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (copied / "model.safetensors").write_bytes(weights)
+    assert "model.weights: the file has" in refused(*base)
+    weights[-1] ^= 1
+    (copied / "model.safetensors").write_bytes(weights)
+    ok(*base)
+    table.write_text(
+        table.read_text().replace(",1,", ",x,").replace(",0,", ",1,").replace(",x,", ",0,")
+    )
+    assert "source.fingerprint: the file has" in refused(*base)
+
+
+def test_settings_that_cannot_work_fail_at_once_and_leave_nothing(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    base = ["run", "expression-gap", "--model", model_folder, "--source", "facts", "--n", 40]
+    out = tmp_path / "run"
+    for change, words in (
+        (["--alphas", "0"], "--alphas"),
+        (["--random-directions", 0], "--random-directions is 0"),
+        (["--folds", 2], "--folds is 2"),
+        (["--folds", 30], "10 groups and 30 folds"),
+        (["--C", -1], "--C is -1"),
+        (["--model", "/no/such"], "'/no/such'"),
+    ):
+        assert words in refused(*base, *change, "--out", out)
+        assert not out.exists()
+    out.mkdir()
+    (out / "mine.txt").write_text("mine")
+    assert "is not empty and holds no run" in refused(*base, "--out", out)
+
+
+def test_the_verdict_follows_from_the_numbers() -> None:
+    wide, narrow = Estimate(0.25, 0.10, 0.40), Estimate(0.20, 0.15, 0.25)
+    gaps = {"forced": wide, "greedy": narrow, "greedy_bare": narrow, "calibrated": narrow}
+    assert "beats every readout" in gap_verdict(gaps)
+    assert "The closest is the forced choice: +25.0 points [+10.0, +40.0]" in gap_verdict(gaps)
+    gaps["calibrated"] = Estimate(0.05, -0.02, 0.12)
+    assert "No expression gap is shown" in gap_verdict(gaps)
+    assert "fitted threshold the nested probe's lead is +5.0 points [-2.0, +12.0]" in gap_verdict(
+        gaps
+    )
+
+
+def test_a_probe_of_another_cache_is_refused(gap: Path, model_folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.h5"
+    ok(
+        *("extract", "--model", model_folder, "--source", "facts", "--n", 80),
+        *("--view", "statement", "--out", other),
+    )
+    for arguments in (
+        [
+            "steer",
+            other,
+            "--probe",
+            gap / "probe",
+            "--model",
+            model_folder,
+            "--out",
+            tmp_path / "s",
+        ],
+        [
+            "direction",
+            other,
+            "--layer",
+            1,
+            "--probe",
+            gap / "probe",
+            "--without-fold",
+            1,
+            "--out",
+            tmp_path / "d.npz",
+        ],
+    ):
+        assert "source.view: the file has 'full', this run has 'statement'" in refused(*arguments)
 
 
 def test_figures_can_be_drawn_again_from_the_files_alone(gap: Path, tmp_path: Path) -> None:
@@ -190,7 +299,7 @@ def test_every_example_in_the_help_works(
     assert set(found) >= {
         *("sources", "items", "extract", "probe", "direction", "steer", "answer", "demo"),
         *("cache info", "cache verify", "cache merge", "cache export", "drift"),
-        "run expression-gap",
+        *("run expression-gap", "adapters audit"),
     }
     # The alias stands for a tiny model here; everything else is as printed.
     folder = tmp_path / "tiny"
@@ -199,10 +308,14 @@ def test_every_example_in_the_help_works(
     monkeypatch.setattr(
         "activations.spec._locate", lambda _: ("local", str(folder), "smollm2", None)
     )
+    save_case(tmp_path, llama, LoraConfig(r=2, target_modules=["q_proj"]), scale=0.01)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "adapter").rename(tmp_path / "runs" / "grpo")
+    (tmp_path / "base").rename(tmp_path / "qwen")
     monkeypatch.chdir(tmp_path)
     order = (
         *("sources", "items", "extract", "probe", "direction", "steer", "answer", "drift"),
-        *("cache", "run"),
+        *("cache", "run", "adapters"),
     )
     names = sorted(found, key=lambda name: [*order, "demo"].index(name.split()[0]))
     for name in names:
@@ -217,6 +330,7 @@ def test_every_example_in_the_help_works(
         ok(*shlex.split(example)[1:])
     assert (tmp_path / "facts.h5").exists()
     assert any((tmp_path / "runs").glob("*-expression-gap-facts/run.json"))
+    assert (tmp_path / "audit" / "audit.json").exists()
 
 
 def test_items_are_written_with_the_field_names(tmp_path: Path) -> None:
@@ -365,6 +479,8 @@ def test_bad_options_name_the_choices() -> None:
         ["extract", "--source", "facts", "--out", "x.h5", "--token", "last"],
         ["extract", "--source", "facts", "--out", "x.h5", "--dtype", "float8"],
         ["run", "expression-gaps"],
+        ["probe", "x.h5", "--out", "x", "--seed", "-1"],
+        ["answer", "--source", "facts", "--out", "x", "--max-new-tokens", "0"],
         ["probe", "x.h5", "--out", "x", "--group", "some"],
     ):
         result = invoke(*arguments)
@@ -419,7 +535,8 @@ def test_layers_and_files_that_are_not_there(gap: Path, model_folder: Path, tmp_
         tmp_path / "s",
     ]
     assert "Layer 7 is out of range" in refused(*base, "--layers", "1,7")
-    assert "--layers is 'x'" in refused(*base, "--layers", "x")
+    for layers in ("x", "1.7", "nan"):
+        assert f"--layers is '{layers}'" in refused(*base, "--layers", layers)
     assert "--alphas" in refused(*base, "--alphas", "0")
     assert "layers 0 to 2" in refused("direction", cache, "--layer", 3, "--out", tmp_path / "d.npz")
     cut = tmp_path / "cut.h5"

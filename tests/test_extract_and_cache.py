@@ -240,7 +240,10 @@ def test_a_killed_extraction_resumes_to_the_same_file(tmp_path: Path, model_fold
 
 
 def manifests(backend: HFBackend, facts: tuple[Item, ...]) -> dict[str, Any]:
-    return manifest_of(backend, described(facts), token_rule="last_prompt", store="float32")
+    verdicts = backend.verdict_ids(backend.tokenize(facts))
+    return manifest_of(
+        backend, described(facts), verdicts, token_rule="last_prompt", store="float32"
+    )
 
 
 @pytest.mark.parametrize("unfinished", [False, True])
@@ -350,7 +353,7 @@ def test_float16_storage_is_refused_where_it_overflows(
     backend = tiny_backend()
     with torch.no_grad():
         backend.model.model.embed_tokens.weight.mul_(1e6)
-    with pytest.raises(CacheError, match="Use --store float32"):
+    with pytest.raises(CacheError, match=r"large\.h5\.partial and use --store float32"):
         extract(backend, facts, large, source=described(facts), store="float16")
 
 
@@ -424,8 +427,14 @@ def test_verify_finds_a_row_that_is_not_finite(
     extract(tiny_backend(), facts, path, source=described(facts)).close()
     with h5py.File(path, "r+") as file:
         file["resid_post"][5, 1, 3] = np.nan
+        file["answer_logits"][2, 0] = np.inf
+        file["resid_norm"][1, 1] = np.nan
     with ActivationCache.open(path) as cache:
-        assert verify(cache) == ["resid_post, layer 1: 1 written rows are not finite"]
+        assert verify(cache) == [
+            "resid_post, layer 1: 1 written rows are not finite",
+            "answer_logits: some written rows are not finite",
+            "resid_norm: some written rows are not finite",
+        ]
 
 
 def test_a_cache_can_be_moved(

@@ -20,6 +20,8 @@ from interp.grading import Answer, bare_verdict, parse_verdict, read_answers, wr
         ("ANSWER: True\nOn reflection:\nANSWER: False", False),
         ("<think>ANSWER: False</think>\nANSWER: True", True),
         ("I am done thinking. ANSWER is near.\nANSWER: True</think>", True),
+        ("ANSWER: True. Rome is in Italy.", True),
+        ("ANSWER: **False** (it is Rome)", False),
         # From here on: no verdict.
         ("", None),
         ("True", None),
@@ -27,6 +29,8 @@ from interp.grading import Answer, bare_verdict, parse_verdict, read_answers, wr
         ("ANSWER: maybe", None),
         ("ANSWER: Untrue", None),
         ("ANSWER: True or False", None),
+        ("ANSWER: True, not False", None),
+        ("ANSWER: not true", None),
         ("'ANSWER: True' or 'ANSWER: False'", None),
         ("ANSWER: True\nANSWER: I cannot say", None),
         ("<think>it must be so. ANSWER: True", None),
@@ -49,13 +53,22 @@ def test_any_text_is_parsed_without_an_error(text: str) -> None:
 
 def test_a_long_line_of_markup_is_parsed_in_linear_time() -> None:
     # A pattern that backtracks would need hours for this.
-    assert parse_verdict("ANSWER: True" + " *" * 200_000 + "x") is None
+    assert parse_verdict("ANSWER: True" + " *" * 200_000 + "false") is None
+    assert bare_verdict("True" + " *" * 200_000 + "x") is None
     assert parse_verdict("*" * 400_000) is None
 
 
 @pytest.mark.parametrize(
     ("text", "verdict"),
-    [("False", False), (" True.\n", True), ("**true**", True), ("True, since", None), ("", None)],
+    [
+        ("False", False),
+        (" True.\n", True),
+        ("**true**", True),
+        ("True, since", None),
+        ("", None),
+        ("<think>hm</think>\n\nTrue", True),
+        ("<think>True", None),
+    ],
 )
 def test_a_bare_verdict_is_told_apart(text: str, verdict: bool | None) -> None:
     assert bare_verdict(text) is verdict

@@ -246,6 +246,25 @@ def test_a_sweep_survives_its_folder(tmp_path: Path) -> None:
     assert read.C.shape == (3, 5)
 
 
+def test_a_folder_never_mixes_two_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = noise_cache(np.random.default_rng(0))
+    first, second = sweep(cache, seed=0), sweep(cache, seed=5)
+    write_sweep(tmp_path, first)
+
+    def stops(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("probes.results.write_csv", stops)
+    with pytest.raises(KeyboardInterrupt):
+        write_sweep(tmp_path, second)
+    with pytest.raises(ResultError, match=r"probe\.json"):
+        read_sweep(tmp_path)
+    monkeypatch.undo()
+    write_sweep(tmp_path, second)
+    assert read_sweep(tmp_path).layers_nested == second.layers_nested
+    assert (read_sweep(tmp_path).fold == second.fold).all()
+
+
 def test_folders_that_are_no_probe_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match="no probe folder"):
         read_sweep(tmp_path / "none")

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -6,6 +8,7 @@ from sklearn import metrics
 
 from interp.statistics import (
     bootstrap_mean,
+    bootstrap_means,
     mcnemar_exact,
     out_of_fold_threshold,
     score_decisions,
@@ -68,18 +71,56 @@ def test_mcnemar_by_hand() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=2, max_size=12))
-def test_threshold_is_the_best_one_on_the_other_fold(rows) -> None:
-    # Two folds: every item of fold 1 is judged by a threshold fitted on fold 0 alone.
-    values = np.array([row[0] for row in rows] + [10.0, -10.0])
-    gold = np.array([row[1] for row in rows] + [True, False])
-    fold = np.array([0] * len(rows) + [1, 1])
-    got = out_of_fold_threshold(values, gold, fold)
-    training, labels = values[:-2], gold[:-2]
-    # Brute force over all thresholds that tell integers apart.
+def test_threshold_is_a_best_one_on_the_other_fold(rows) -> None:
+    # Two folds: every value between the integers is judged by a threshold fitted on fold 0 alone.
+    training, labels = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
     candidates = np.arange(-3.5, 4.0)
-    best = max(((training > c) == labels).sum() for c in candidates)
-    reached = [c for c in candidates if ((training > c) == labels).sum() == best]
-    assert any(((values[-2:] > c) == got[-2:]).all() for c in [*reached, -100.0, 100.0])
+    held_out = np.arange(-4.0, 5.0)
+    values = np.concatenate([training, held_out])
+    gold = np.concatenate([labels, np.arange(len(held_out)) % 2 == 0])
+    fold = np.array([0] * len(training) + [1] * len(held_out))
+    got = out_of_fold_threshold(values, gold, fold)[len(training) :]
+    right = {c: int(((training > c) == labels).sum()) for c in candidates}
+    best = max(right.values())
+    # The verdicts step from False to True once, where the training accuracy is at its best.
+    step = held_out[got].min() - 0.5 if got.any() else held_out.max() + 0.5
+    assert (got == (held_out > step)).all()
+    assert int(((training > step) == labels).sum()) == best
+
+
+def test_the_threshold_of_a_fold_never_sees_its_labels() -> None:
+    rng = np.random.default_rng(0)
+    values, gold, fold = rng.normal(size=60), rng.random(60) < 0.5, np.arange(60) % 5
+    before = out_of_fold_threshold(values, gold, fold)
+    changed = False
+    for k in range(5):
+        flipped = np.where(fold == k, ~gold, gold)
+        after = out_of_fold_threshold(values, flipped, fold)
+        assert (after[fold == k] == before[fold == k]).all()
+        changed |= bool((after[fold != k] != before[fold != k]).any())
+    assert changed
+
+
+def test_several_columns_share_their_resamples() -> None:
+    rng = np.random.default_rng(0)
+    groups = [str(index) for index in rng.integers(30, size=100)]
+    columns = rng.random((100, 3))
+    together = bootstrap_means(columns, groups, seed=1)
+    alone = [bootstrap_mean(columns[:, k], groups, seed=1) for k in range(3)]
+    for first, second in zip(together, alone, strict=True):
+        assert first.value == pytest.approx(second.value)
+        assert first.low == pytest.approx(second.low)
+        assert first.high == pytest.approx(second.high)
+
+
+def test_many_groups_stay_within_bounded_memory() -> None:
+    groups = [str(index) for index in range(20_000)]
+    tracemalloc.start()
+    estimate = bootstrap_mean(np.arange(20_000) % 2, groups, seed=0)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**28
+    assert estimate.high - estimate.low == pytest.approx(2 * 1.96 * 0.5 / np.sqrt(20_000), rel=0.1)
 
 
 def test_calibration_undoes_a_bias_but_finds_nothing_in_noise() -> None:

@@ -55,7 +55,7 @@ def prepared(
         groups = {group: index for index, group in enumerate(dict.fromkeys(cache.group_id))}
         fold = np.array([groups[group] % 5 for group in cache.group_id])
         decisions = np.random.default_rng(0).normal(size=(cache.n_items, cache.n_layers))
-        return backend, cache, SignedItems(fold, fold % cache.n_layers, decisions)
+        return backend, cache, SignedItems(fold, fold % cache.n_layers, decisions, cache.manifest)
 
     return build
 
@@ -192,6 +192,26 @@ def test_the_sweep_equals_plain_passes(
                     [prompts[row].ids_with_stub], [verdicts.true_id, verdicts.false_id]
                 )
             np.testing.assert_allclose(sweep.logits[cell, row], plain[0], rtol=1e-3, atol=1e-3)
+    # A random direction is one draw, at each item's own layer and norm.
+    like = fold_direction(cache, 0)
+    draw = random_direction(like, np.random.default_rng(3)).vector
+    cell = names.index(("random", 0.5, "-0"))
+    for row in range(0, cache.n_items, 7):
+        layer, training = int(signed.layer_nested[row]), signed.fold != signed.fold[row]
+        size = -signs[row] * 0.5 * np.nanmedian(cache.resid_norm[training, layer])
+        shift = torch.from_numpy(size * draw).float()
+        position = len(prompts[row].ids) - 1
+
+        def push(hidden: torch.Tensor, shift=shift, position=position) -> torch.Tensor:
+            pushed = hidden.clone()
+            pushed[:, position] += shift
+            return pushed
+
+        with backend.intervene([Edit(layer, "resid_post", push)]):
+            plain = backend.logits(
+                [prompts[row].ids_with_stub], [verdicts.true_id, verdicts.false_id]
+            )
+        np.testing.assert_allclose(sweep.logits[cell, row], plain[0], rtol=1e-3, atol=1e-3)
     moved = np.abs(sweep.logits[names.index(("signed", 2.0, ""))] - sweep.logits[0])
     # After the last block only the head follows, and it reads the stub's token, not this one.
     below = signed.layer_nested < cache.n_layers - 1
@@ -205,7 +225,7 @@ def test_negated_is_signed_with_the_other_sign(
 ) -> None:
     backend, cache, signed = prepared()
     sweep = sweep_steering(cache, signed, backend, alphas=[1], n_random=1)
-    opposite = SignedItems(signed.fold, signed.layer_nested, -signed.decision_values)
+    opposite = replace(signed, decision_values=-signed.decision_values)
     other = sweep_steering(cache, opposite, backend, alphas=[1], n_random=1)
     by = {(c.condition, c.draw): row for row, c in enumerate(sweep.cells)}
     assert np.array_equal(sweep.logits[by["signed", ""]], other.logits[by["negated", ""]])
@@ -280,9 +300,12 @@ def test_what_does_not_belong_together_is_refused(
             sweep_steering(cache, signed, backend, alphas=alphas)
     with pytest.raises(SteeringError, match="at least 1"):
         sweep_steering(cache, signed, backend, alphas=[1], n_random=0)
-    fewer = SignedItems(signed.fold[1:], signed.layer_nested[1:], signed.decision_values[1:])
-    with pytest.raises(SteeringError, match="different runs"):
-        sweep_steering(cache, fewer, backend, alphas=[1])
+    source = cache.manifest["source"] | {"view": "statement"}
+    elsewhere = replace(signed, manifest=cache.manifest | {"source": source})
+    with pytest.raises(SteeringError, match=r"another cache.*source\.view"):
+        sweep_steering(cache, elsewhere, backend, alphas=[1])
+    with pytest.raises(SteeringError, match="not finite under steering"):
+        sweep_steering(cache, signed, backend, alphas=[1e38])
     with pytest.raises(SteeringError, match="another model"):
         steer(backend, [unit([1.0, 0.0])], [1.0], [0]).__enter__()
     with pytest.raises(SteeringError, match="layers 0 to 2"):

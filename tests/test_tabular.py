@@ -44,6 +44,18 @@ def test_fields_are_mapped_and_the_rest_is_kept(tmp_path: Path) -> None:
     assert item.metadata["note"] == "x"
 
 
+def test_a_column_of_that_name_does_not_pass_for_the_statement(tmp_path: Path) -> None:
+    path = write(tmp_path, "statement,claim,label,row\nraw.,Paris is in France.,1,x\n")
+    (item,) = load(f"csv:{path}", {"statement": "claim"})
+    assert item.statement == "Paris is in France."
+    assert item.statement in item.messages[-1].content
+    assert item.metadata["row"] == "row 2"
+
+
+def test_blank_lines_are_passed_over(tmp_path: Path) -> None:
+    assert len(load(f"csv:{write(tmp_path, GOOD + chr(10))}")) == 2
+
+
 def test_views_show_more_or_less_of_an_item(tmp_path: Path) -> None:
     path = write(tmp_path, "statement,label,setup\nA.,1,The state.\n")
     prompts = {
@@ -122,6 +134,10 @@ def test_faults_in_jsonl_name_the_line(tmp_path: Path) -> None:
     path = write(tmp_path, '{"statement": "A.", "label": 1}\n{"statement": \n', "a.jsonl")
     with pytest.raises(SourceError, match="line 2: not JSON"):
         load(f"jsonl:{path}")
+    for odd in ("NaN", "Infinity", '"\\ud800"'):
+        path = write(tmp_path, f'{{"statement": "A.", "label": 1, "x": {odd}}}\n', "c.jsonl")
+        with pytest.raises(SourceError, match="line 1: not JSON"):
+            load(f"jsonl:{path}")
     path = write(tmp_path, "[1]\n", "b.jsonl")
     with pytest.raises(SourceError, match="line 1: got a list"):
         load(f"jsonl:{path}")

@@ -16,7 +16,7 @@ from interp.items import Item, Message, read_items
 from interp.prompts import true_false_messages
 from interp.registry import register_source
 
-__all__ = ["FIELDS", "CsvSource", "JsonlSource"]
+__all__ = ["FIELDS", "CsvSource", "JsonlSource", "parse_label", "sample_groups"]
 
 FIELDS: Final = ("statement", "label", "item_id", "group_id", "category", "setup", "history")
 """What a column can be mapped to. `statement` and `label` are needed, the rest is optional."""
@@ -27,7 +27,12 @@ _LICENSE: Final = "the file's own"
 Row = Mapping[str, Any]
 
 
-def _parse_label(value: object, where: str) -> bool:
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def parse_label(value: object, where: str) -> bool:
+    """A file's truth value as a bool; anything but 0, 1, true and false is refused."""
     label = _LABELS.get(str(value).strip().casefold())
     if label is None:
         raise SourceError(f"{where}: the label is {value!r}; expected 0, 1, true or false.")
@@ -77,12 +82,15 @@ def _items_of_rows(
 
     for number, (where, row) in enumerate(rows):
         statement = text(row, where, "statement", None) or ""
-        label = _parse_label(
+        label = parse_label(
             row.get(columns["label"]), f"{path}, {where}, column {columns['label']!r}"
         )
         setup, history = text(row, where, "setup", None), text(row, where, "history", None)
-        metadata: dict[str, Any] = {"statement": statement, "row": where}
-        metadata |= {key: value for key, value in row.items() if key not in columns.values()}
+        metadata: dict[str, Any] = {
+            key: value for key, value in row.items() if key not in columns.values()
+        }
+        # Ours last: a column of the file must not pass for the statement that was asked.
+        metadata |= {"statement": statement, "row": where}
         if view == "statement":
             messages: tuple[Message, ...] = (Message("user", statement),)
         else:
@@ -101,7 +109,7 @@ def _items_of_rows(
         )
 
 
-def _sample(items: tuple[Item, ...], n: int | None, seed: int, name: str) -> tuple[Item, ...]:
+def sample_groups(items: tuple[Item, ...], n: int | None, seed: int, name: str) -> tuple[Item, ...]:
     """`n` of the items, whole groups in a seeded order (the last one cut), in file order."""
     if n is None or n == len(items):
         return items
@@ -136,7 +144,7 @@ class _FileSource(ABC):
     def items(self, *, view: str, n: int | None, seed: int) -> tuple[Item, ...]:
         """All rows in file order, or `n` of them in whole groups drawn with `seed`."""
         try:
-            return _sample(tuple(self.read(view)), n, seed, self.name)
+            return sample_groups(tuple(self.read(view)), n, seed, self.name)
         except (UnicodeDecodeError, csv.Error) as error:
             raise SourceError(
                 f"{self.path} cannot be read as a UTF-8 {self.kind} file ({error})."
@@ -175,6 +183,8 @@ class CsvSource(_FileSource):
 
             def rows() -> Iterator[tuple[str, Row]]:
                 for number, values in enumerate(reader, start=2):
+                    if not values:
+                        continue  # a blank line
                     if len(values) != len(header):
                         raise SourceError(
                             f"{self.path}, row {number}: {len(values)} values where the header has "
@@ -232,8 +242,9 @@ class JsonlSource(_FileSource):
                 if not line.strip():
                     continue
                 try:
-                    row = json.loads(line)
-                except json.JSONDecodeError as error:
+                    row = json.loads(line, parse_constant=_no_constant)
+                    json.dumps(row, ensure_ascii=False).encode()
+                except ValueError as error:
                     raise SourceError(f"{self.path}, line {number}: not JSON ({error}).") from error
                 if not isinstance(row, dict):
                     raise SourceError(

@@ -1,0 +1,123 @@
+"""Attaching a PEFT adapter to a running model, and making sure that it is attached."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from activations.hf import HFBackend
+from interp.errors import ModelError
+from interp.files import sha256_file, sha256_json
+
+__all__ = ["adapted", "adapter_sha256"]
+
+_FILES = ("adapter_config.json", "adapter_model.safetensors")
+
+
+def adapter_sha256(path: Path) -> str:
+    """Fingerprint of an adapter folder: its configuration and its tensors.
+
+    Raises:
+        ModelError: a file is missing.
+    """
+    for name in _FILES:
+        if not (path / name).is_file():
+            raise ModelError(
+                f"{path} has no {name}; expected a PEFT adapter folder with {' and '.join(_FILES)}."
+            )
+    return sha256_json({name: sha256_file(path / name) for name in _FILES})
+
+
+def _peft_is_there() -> bool:
+    try:
+        import peft  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+@contextmanager
+def adapted(backend: HFBackend, path: Path) -> Iterator[HFBackend]:
+    """The same model with an adapter attached, as long as the context lasts.
+
+    The adapter's layers are put into the model in place and taken out again at the end. Its tensors
+    are compared by name with those that the model expects: PEFT itself ignores tensors that match
+    nothing, and leaves the rest at their initial values.
+
+    Args:
+        backend: a running model; do not use it inside the context.
+        path: PEFT adapter folder with safetensors.
+
+    Raises:
+        ModelError: peft is not installed, the folder is no adapter of this model, or some of its
+            tensors do not match the model; these are named.
+    """
+    if not _peft_is_there():
+        raise ModelError(
+            "Attaching an adapter needs peft. Install it with: pip install 'interp[train]'"
+        )
+    digest = adapter_sha256(path)
+    model = backend.model
+    modules = dict(model.named_modules())
+    trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    try:
+        with _attached(model, path, backend.model_id) as wrapped:
+            _require_all_tensors(wrapped, path, backend.model_id)
+            yield HFBackend(
+                wrapped.get_base_model(),
+                backend.tokenizer,
+                model_id=f"{backend.model_id}+{path.resolve().name}",
+                weights=backend.fingerprint()["weights"],
+                revision=backend.fingerprint()["revision"],
+                adapter=digest,
+                padding=backend.padding,
+                template_args=backend.template_args,
+            )
+    finally:
+        # PEFT's own `unload` leaves saved modules in place, and a failed attachment its layers.
+        for name, module in modules.items():
+            parent, _, child = name.rpartition(".")
+            if child:
+                modules[parent]._modules[child] = module
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(trained[name])
+
+
+@contextmanager
+def _attached(model: Any, path: Path, model_id: str) -> Iterator[Any]:
+    from peft import PeftModel
+
+    try:
+        with warnings.catch_warnings():
+            # Between peft and transformers; nothing that the caller could do about it.
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated")
+            wrapped = PeftModel.from_pretrained(model, str(path), is_trainable=False)
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else ""
+        raise ModelError(
+            f"The adapter {path} cannot be attached to {model_id} "
+            f"({type(error).__name__}: {reason}). Check that it was trained on this model."
+        ) from error
+    try:
+        yield wrapped
+    finally:
+        wrapped.unload()
+
+
+def _require_all_tensors(wrapped: Any, path: Path, model_id: str) -> None:
+    from peft import get_peft_model_state_dict
+    from safetensors import safe_open
+
+    with safe_open(path / "adapter_model.safetensors", framework="pt") as file:
+        saved = set(file.keys())
+    expected = set(get_peft_model_state_dict(wrapped))
+    lost, missing = sorted(saved - expected), sorted(expected - saved)
+    if lost or missing:
+        raise ModelError(
+            f"The adapter {path} does not fit {model_id}: {len(lost)} of its tensors match no "
+            f"module (first: {lost[:2]}), and {len(missing)} that the model expects are not in the "
+            f"file (first: {missing[:2]})."
+        )

@@ -1,0 +1,141 @@
+"""The base model's weights, read one tensor at a time; no model is built."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from interp.adapters.tensors import Tensors, shards
+from interp.errors import AdapterError
+
+__all__ = ["BaseModel", "open_base"]
+
+_EMBEDDINGS: Final = (
+    "embed_tokens.weight",
+    "wte.weight",
+    "word_embeddings.weight",
+    "shared.weight",
+)
+# Fused experts that files keep apart: parameter to the names whose rows are stacked, in order.
+_UNFUSED: Final = {
+    "gate_up_proj": (("gate_proj", "up_proj"), ("w1", "w3")),
+    "down_proj": (("down_proj",), ("w2",)),
+}
+# Models whose modules are called otherwise than the tensors in their files.
+_RENAMED: Final = ((".mlp.", ".block_sparse_moe."),)
+
+
+@dataclass(frozen=True, slots=True)
+class BaseModel:
+    """Names and tensors of a base model.
+
+    Attributes:
+        path: its folder.
+        tensors: the open files.
+        tied: whether input and output embeddings are one tensor.
+        by_tail: from a name's end, counted from the block index on, to full names.
+    """
+
+    path: Path
+    tensors: Tensors
+    tied: bool
+    by_tail: dict[str, list[str]]
+
+    def find(self, name: str) -> str | None:
+        """Name in the files of the tensor that a module calls `name`, None if there is none.
+
+        Files may lack or add leading segments (`transformer.`, `model.`): then the end of the
+        name, from the block index on, must fit exactly one tensor.
+        """
+        if name in self.tensors:
+            return name
+        for called in (name, *(name.replace(ours, files) for ours, files in _RENAMED)):
+            found = self.by_tail.get(_tail(called), [])
+            if len(found) == 1:
+                return found[0]
+        if self.tied and name.endswith(("lm_head.weight", "embed_out.weight")):
+            return next((n for n in self.tensors if n.endswith(_EMBEDDINGS)), None)
+        return None
+
+    def get(self, name: str) -> torch.Tensor | None:
+        """The tensor that a module calls `name`; fused experts are put together.
+
+        None if there is none, or if it is stored in a form that takes more than its own numbers
+        to read (integers, floats of one byte).
+        """
+        found = self.find(name)
+        tensor = self.tensors.get(found) if found is not None else self._experts(name)
+        if tensor is None or not tensor.is_floating_point() or tensor.element_size() < 2:
+            return None
+        return tensor
+
+    def quantized(self, name: str) -> bool:
+        """Whether a parameter is there in a quantised form only."""
+        if self.get(name) is not None:
+            return False
+        module = name.removesuffix(".weight")
+        forms = (name, f"{module}.qweight", f"{name}_blocks", f"{module}.weight_packed")
+        return any(self.find(form) is not None for form in forms)
+
+    def _experts(self, name: str) -> torch.Tensor | None:
+        module, _, parameter = name.rpartition(".")
+        for parts in _UNFUSED.get(parameter, ()):
+            experts: list[torch.Tensor] = []
+            while True:
+                names = [self.find(f"{module}.{len(experts)}.{part}.weight") for part in parts]
+                found = [n for n in names if n is not None]
+                if len(found) < len(parts):
+                    break
+                experts.append(torch.cat([self.tensors.get(n) for n in found]))
+            if experts:
+                return torch.stack(experts)
+        return None
+
+
+@contextmanager
+def open_base(path: Path) -> Iterator[BaseModel]:
+    """Open a local model folder (safetensors, or `pytorch_model.bin` with `weights_only`).
+
+    Raises:
+        AdapterError: not a folder with weights, or they cannot be read.
+    """
+    files = shards(path, "model", "pytorch_model.bin") if path.is_dir() else ()
+    if not files:
+        raise AdapterError(
+            f"{path} is no base model: expected a folder with model.safetensors or its shards. "
+            f"Give the folder of the model that the adapter was trained on."
+        )
+    with Tensors(files) as tensors:
+        if tensors.findings:
+            raise AdapterError(f"The base model in {path}: {tensors.findings[0].message}")
+        by_tail: dict[str, list[str]] = {}
+        for name in tensors:
+            by_tail.setdefault(_tail(name), []).append(name)
+        yield BaseModel(path, tensors, _tied(path / "config.json"), by_tail)
+
+
+def _tail(name: str) -> str:
+    """A name from the segment before its first number on; without one, its last two segments."""
+    match = re.search(r"(?:^|\.)([^.]+\.\d+\..+)$", name)
+    return match[1] if match else ".".join(name.split(".")[-2:])
+
+
+def _tied(config: Path) -> bool:
+    try:
+        raw: Any = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    if not isinstance(raw, dict):
+        return False
+    text = raw.get("text_config")
+    inner = text if isinstance(text, dict) else {}
+    # transformers leaves the field out where it is the family's default, which is "tied" for GPT-2.
+    default = raw.get("model_type") in ("gpt2", "gemma", "gemma2", "gemma3", "gemma3_text")
+    return bool(raw.get("tie_word_embeddings", inner.get("tie_word_embeddings", default)))

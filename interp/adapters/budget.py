@@ -1,0 +1,297 @@
+"""How far the optimiser could have moved a weight: the learning-rate budget.
+
+AdamW moves a weight by lr_t · m̂_t/(√v̂_t + ε) at step t. By the Cauchy-Schwarz inequality the
+ratio is at most
+
+    c_t = (1 − β₁)/√(1 − β₂) · √(Σ_{i<t} (β₁²/β₂)^i) · √(1 − β₂ᵗ)/(1 − β₁ᵗ),
+
+which exceeds 1 (7.3 in the limit for the usual β): Σ lr_t alone is no bound, Σ lr_t·c_t is one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import pickletools
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.adapters.findings import Finding, finding
+
+__all__ = [
+    "Budget",
+    "adam_bounds",
+    "read_budget",
+    "read_parameter_groups",
+    "read_training_arguments",
+    "step_rates",
+]
+
+_BETAS: Final = (0.9, 0.999)
+_MOST_STEPS: Final = 10_000_000
+_MOST_PICKLE: Final = 16 * 2**20
+_WANTED: Final = ("adam_beta1", "adam_beta2", "learning_rate", "optim", "seed", "weight_decay")
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What the trainer's log says about the reach of training.
+
+    Attributes:
+        n_steps: optimiser steps.
+        n_logged: of them, steps with a logged learning rate; between them it is interpolated.
+        lr_sum: Σ lr_t.
+        lr_root_square: √Σ lr_t², the size of a random walk of unit steps.
+        adam_bound: Σ lr_t·c_t, more than which no weight can have moved; None where the
+            optimiser is not of Adam's kind.
+        optimizer: name, or "adamw (assumed)".
+        beta1: decay of the first moment.
+        beta2: decay of the second moment.
+        seed: of the run, None if not known.
+        grad_norm: first, last, median and largest logged gradient norm; empty if not logged.
+        reward: the same of the reward.
+        history: logged steps with learning rate, gradient norm and reward.
+    """
+
+    n_steps: int
+    n_logged: int
+    lr_sum: float
+    lr_root_square: float
+    adam_bound: float | None
+    optimizer: str
+    beta1: float
+    beta2: float
+    seed: int | None
+    grad_norm: dict[str, float]
+    reward: dict[str, float]
+    history: dict[str, list[float | None]]
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields."""
+        return asdict(self)
+
+
+def adam_bounds(n_steps: int, beta1: float, beta2: float) -> NDArray[np.float64]:
+    """c_t for t = 1 … n_steps: the largest |m̂_t|/√v̂_t of any sequence of gradients."""
+    t = np.arange(1, n_steps + 1, dtype=np.float64)
+    ratio = beta1**2 / beta2
+    series = t if abs(ratio - 1) < 1e-12 else (1 - ratio**t) / (1 - ratio)
+    first = (1 - beta1) / math.sqrt(1 - beta2) * np.sqrt(series)
+    bounds: NDArray[np.float64] = first * np.sqrt(1 - beta2**t) / (1 - beta1**t)
+    return bounds
+
+
+def step_rates(logged: Mapping[int, float], n_steps: int) -> NDArray[np.float64]:
+    """Learning rate of every step 1 … n_steps from logged ones.
+
+    Between logged steps linearly; before the first and after the last, the nearest slope goes on,
+    kept between 0 and twice the largest logged rate.
+    """
+    steps = np.array(sorted(logged), dtype=np.float64)
+    rates = np.array([logged[int(step)] for step in steps], dtype=np.float64)
+    wanted = np.arange(1, n_steps + 1, dtype=np.float64)
+    found = np.interp(wanted, steps, rates)
+    if steps.size > 1:
+        early, late = wanted < steps[0], wanted > steps[-1]
+        slopes = np.diff(rates) / np.diff(steps)
+        found[early] = rates[0] + slopes[0] * (wanted[early] - steps[0])
+        found[late] = rates[-1] + slopes[-1] * (wanted[late] - steps[-1])
+    return np.clip(found, 0, 2 * rates.max())
+
+
+def read_budget(state: Path | None) -> tuple[Budget | None, list[Finding]]:
+    """Read `trainer_state.json` and, if it lies beside it, `training_args.bin`.
+
+    Returns:
+        None without a state or without logged learning rates; and what is wrong with the file.
+    """
+    if state is None:
+        return None, []
+    try:
+        raw = json.loads(state.read_text(encoding="utf-8"))
+        entries = [entry for entry in raw["log_history"] if isinstance(entry, dict)]
+        n_steps = int(raw["global_step"])
+        logged = {
+            int(entry["step"]): float(entry["learning_rate"])
+            for entry in entries
+            if entry.get("learning_rate") is not None and "step" in entry
+        }
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        return None, [finding("trainer_state_unreadable", f"{state}: {error!r}.")]
+    logged = {step: lr for step, lr in logged.items() if math.isfinite(lr) and lr >= 0}
+    if not logged or not 0 < n_steps <= _MOST_STEPS:
+        return None, []
+    used = _optimizer(state.parent)
+    # The trainer logs the rate of the first parameter group; another group may have a larger one.
+    rates = step_rates(logged, n_steps) * used.ratio
+    budget = Budget(
+        n_steps=n_steps,
+        n_logged=len(logged),
+        lr_sum=float(rates.sum()),
+        lr_root_square=float(np.sqrt(np.square(rates).sum())),
+        adam_bound=float((rates * adam_bounds(n_steps, used.beta1, used.beta2)).sum())
+        if "adam" in used.name and "adamax" not in used.name
+        else None,
+        optimizer=used.name,
+        beta1=used.beta1,
+        beta2=used.beta2,
+        seed=used.seed,
+        grad_norm=_summary(_column(entries, "grad_norm")),
+        reward=_summary(_column(entries, "reward")),
+        history={
+            name: _column(entries, name)
+            for name in ("step", "learning_rate", "grad_norm", "reward")
+        },
+    )
+    norms = [value for value in budget.history["grad_norm"] if value is not None]
+    if norms and not any(norms):
+        return budget, [
+            finding("no_learning_signal", f"All {len(norms)} logged gradient norms are 0.")
+        ]
+    return budget, []
+
+
+@dataclass(frozen=True, slots=True)
+class _Optimizer:
+    """What is known of the optimiser.
+
+    Attributes:
+        name: of the optimiser.
+        beta1: decay of the first moment.
+        beta2: decay of the second moment.
+        ratio: largest initial rate of a parameter group over that of the first.
+        seed: of the run.
+    """
+
+    name: str
+    beta1: float
+    beta2: float
+    ratio: float
+    seed: int | None
+
+
+def _optimizer(folder: Path) -> _Optimizer:
+    """From `training_args.bin` and `optimizer.pt`, as far as they are there."""
+    arguments = read_training_arguments(folder / "training_args.bin")
+    groups = read_parameter_groups(folder / "optimizer.pt")
+    name = arguments.get("optim")
+    betas: Any = groups[0].get("betas") if groups else None
+    if name is None:
+        name = "adamw (assumed)" if betas is None else "adam (from optimizer.pt)"
+    if not (isinstance(betas, list | tuple) and len(betas) == 2):
+        betas = (arguments.get("adam_beta1"), arguments.get("adam_beta2"))
+    beta1, beta2 = (
+        float(beta) if isinstance(beta, float | int) and 0 <= beta < 1 else usual
+        for beta, usual in zip(betas, _BETAS, strict=True)
+    )
+    if beta2 == 0:
+        beta2 = _BETAS[1]
+    rates = [group.get("initial_lr", group.get("lr")) for group in groups]
+    known = [float(rate) for rate in rates if isinstance(rate, float) and math.isfinite(rate)]
+    ratio = max(known) / known[0] if known and known[0] > 0 else 1.0
+    seed = arguments.get("seed")
+    return _Optimizer(str(name), beta1, beta2, ratio, seed if isinstance(seed, int) else None)
+
+
+def read_parameter_groups(path: Path) -> list[Mapping[str, Any]]:
+    """`param_groups` of a saved optimiser, read with `weights_only`; empty if that fails."""
+    if not path.is_file():
+        return []
+    import torch
+
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (pickle.UnpicklingError, OSError, EOFError, RuntimeError, ValueError, KeyError):
+        return []
+    groups = loaded.get("param_groups") if isinstance(loaded, Mapping) else None
+    return [g for g in groups if isinstance(g, Mapping)] if isinstance(groups, list) else []
+
+
+def _column(entries: Sequence[Mapping[str, Any]], name: str) -> list[float | None]:
+    found: list[float | None] = []
+    for entry in entries:
+        value = entry.get(name)
+        if value is None and name == "reward":
+            # Versions of trl differ: `reward`, `rewards/NAME`, `rewards/NAME/mean`.
+            means = [
+                v
+                for key, v in entry.items()
+                if key.startswith("rewards/") and (key.count("/") == 1 or key.endswith("/mean"))
+            ]
+            value = sum(means) if means and all(isinstance(m, int | float) for m in means) else None
+        good = isinstance(value, int | float) and math.isfinite(value)
+        found.append(float(value) if good and value is not None else None)
+    return found
+
+
+def _summary(column: Sequence[float | None]) -> dict[str, float]:
+    known = [value for value in column if value is not None]
+    if not known:
+        return {}
+    return {
+        "first": known[0],
+        "last": known[-1],
+        "median": float(np.median(known)),
+        "max": max(known),
+    }
+
+
+def read_training_arguments(path: Path) -> dict[str, str | float | int]:
+    """A few plain values out of `training_args.bin`, by looking at its opcodes.
+
+    The file is a pickle of an arbitrary object. Nothing is unpickled: the opcodes are listed, and
+    the constant that follows a wanted name is taken. Empty where that does not work.
+    """
+    try:
+        if path.stat().st_size > _MOST_PICKLE:
+            return {}
+        with zipfile.ZipFile(path) as archive:
+            name = next(n for n in archive.namelist() if n.endswith("data.pkl"))
+            if archive.getinfo(name).file_size > _MOST_PICKLE:
+                return {}
+            atoms = list(_atoms(archive.read(name)))
+    except (OSError, StopIteration, zipfile.BadZipFile, ValueError, RuntimeError):
+        return {}
+    found: dict[str, str | float | int] = {}
+    for place, atom in enumerate(atoms):
+        if isinstance(atom, str) and atom in _WANTED and atom not in found:
+            following = atoms[place + 1 : place + 4]
+            if atom == "optim":
+                # An enumeration: the names of its class may come before its value.
+                names = [f for f in following if isinstance(f, str)]
+                plain = next((f for f in names if f.islower() and "." not in f), None)
+                if plain is not None:
+                    found[atom] = plain
+            elif following and isinstance(following[0], float | int):
+                found[atom] = following[0]
+    return found
+
+
+def _atoms(data: bytes) -> Iterator[str | float | int | None]:
+    """Constants of a pickle in the order in which they are pushed."""
+    memo: dict[int, str | float | int | None] = {}
+    last: str | float | int | None = None
+    n_memo = 0
+    for opcode, argument, _ in pickletools.genops(data):
+        if opcode.name in ("BINPUT", "LONG_BINPUT", "PUT", "MEMOIZE"):
+            key = n_memo if opcode.name == "MEMOIZE" else int(argument or 0)
+            n_memo += 1
+            memo[key] = last
+        elif opcode.name in ("BINGET", "LONG_BINGET", "GET"):
+            last = memo.get(int(argument or 0))
+            yield last
+        elif opcode.name in ("NEWTRUE", "NEWFALSE", "NONE"):
+            last = {"NEWTRUE": 1, "NEWFALSE": 0, "NONE": None}[opcode.name]
+            yield last
+        elif opcode.name != "GLOBAL" and isinstance(argument, str | float | int):
+            last = argument
+            yield last
+        else:
+            last = None

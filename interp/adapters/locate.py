@@ -1,0 +1,121 @@
+"""From a path to the adapters below it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from interp.errors import AdapterError
+
+__all__ = ["AdapterFolder", "find_adapters"]
+
+CONFIG: Final = "adapter_config.json"
+_WEIGHTS: Final = ("adapter_model.safetensors", "adapter_model.bin")
+# Of other tools: named in the findings, never read as if they were PEFT's.
+_FOREIGN: Final = (
+    "adapters.safetensors",
+    "pytorch_lora_weights.safetensors",
+    "pytorch_lora_weights.bin",
+)
+_CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFolder:
+    """A folder that holds, or should hold, one adapter.
+
+    Attributes:
+        path: the folder.
+        config: its `adapter_config.json`, which may not exist.
+        weights: the file that PEFT would load, None if there is none.
+        foreign: a file of another tool's format, None if there is none.
+        step: N of a `checkpoint-N` folder, else None.
+        trainer_state: `trainer_state.json` of this adapter's run, None if there is none.
+    """
+
+    path: Path
+    config: Path
+    weights: Path | None
+    foreign: Path | None
+    step: int | None
+    trainer_state: Path | None
+
+
+def find_adapters(path: Path) -> tuple[AdapterFolder, ...]:
+    """All adapters at a path, checkpoints in the order of their steps, the final adapter last.
+
+    A path may be an adapter's folder or weight file, a trainer's `checkpoint-N`, or a run folder.
+
+    Raises:
+        AdapterError: the path does not exist, or holds neither an adapter nor checkpoints of one.
+    """
+    if not path.exists():
+        raise AdapterError(f"There is no {path}. Give an adapter folder, a checkpoint or a run.")
+    if path.is_file():
+        if path.name not in (*_WEIGHTS, *_FOREIGN, CONFIG):
+            raise AdapterError(
+                f"{path} is no adapter file; expected a folder with {CONFIG} and {_WEIGHTS[0]}."
+            )
+        path = path.parent
+    found = _below(path)
+    if found:
+        return tuple(found)
+    if any(path.glob("model*.safetensors")) or (path / "pytorch_model.bin").is_file():
+        raise AdapterError(
+            f"{path} holds a full model, not an adapter. Give the adapter that was trained "
+            f"on it, or the base model too (--base), to compare the two models."
+        )
+    raise AdapterError(
+        f"{path} holds neither an adapter ({CONFIG}, {_WEIGHTS[0]}) nor checkpoints of one. "
+        f"Give the folder that save_pretrained or the trainer wrote."
+    )
+
+
+def _below(path: Path) -> list[AdapterFolder]:
+    """Adapters in `path`, in its checkpoints, and in its named subfolders."""
+    checkpoints = sorted(
+        (int(match[1]), folder)
+        for folder in path.iterdir()
+        if folder.is_dir() and (match := _CHECKPOINT.fullmatch(folder.name))
+    )
+    found = [
+        adapter for step, folder in checkpoints for adapter in _in_folder(folder, step, folder)
+    ]
+    last = checkpoints[-1][1] if checkpoints else None
+    match = _CHECKPOINT.fullmatch(path.name)
+    return found + _in_folder(path, int(match[1]) if match else None, last)
+
+
+def _in_folder(folder: Path, step: int | None, state_folder: Path | None) -> list[AdapterFolder]:
+    """The adapter of a folder, or else those in subfolders that carry an adapter's name."""
+    # A checkpoint's own state is the only one that ends at its step; a final adapter takes the
+    # run's, or that of the last checkpoint.
+    places = (folder,) if step is not None else (folder, state_folder)
+    states = [place / "trainer_state.json" for place in places if place is not None]
+    state = next((file for file in states if file.is_file()), None)
+    own = _adapter(folder, step, state)
+    if own is not None:
+        return [own]
+    named = [
+        _adapter(sub, step, state)
+        for sub in sorted(folder.iterdir())
+        if sub.is_dir() and not _CHECKPOINT.fullmatch(sub.name)
+    ]
+    return [adapter for adapter in named if adapter is not None]
+
+
+def _adapter(folder: Path, step: int | None, state: Path | None) -> AdapterFolder | None:
+    weights = next((folder / name for name in _WEIGHTS if (folder / name).is_file()), None)
+    foreign = next((folder / name for name in _FOREIGN if (folder / name).is_file()), None)
+    if weights is None and foreign is None and not (folder / CONFIG).is_file():
+        return None
+    return AdapterFolder(
+        path=folder,
+        config=folder / CONFIG,
+        weights=weights,
+        foreign=foreign,
+        step=step,
+        trainer_state=state,
+    )

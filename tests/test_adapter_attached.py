@@ -1,0 +1,119 @@
+"""Attaching PEFT adapters: the adapted model is the merged one, and the base comes back whole."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+
+from activations import HFBackend
+from activations.adapter import adapted, adapter_sha256
+from activations.hooks import count_hooks
+from interp.errors import ModelError
+
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")
+SEQUENCES = [[7, 30, 41, 5, 99], [8, 77, 3]]
+IDS = list(range(40))
+
+
+def save_adapter(model: Any, folder: Path, *, trained: bool = True, **options: Any) -> Any:
+    """A LoRA adapter with random (or untouched) factors; returns the merged model."""
+    torch.manual_seed(3)
+    settings: dict[str, Any] = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"]}
+    wrapped = get_peft_model(model, LoraConfig(**settings | options))
+    if trained:
+        with torch.no_grad():
+            for name, parameter in wrapped.named_parameters():
+                if parameter.requires_grad and "lora_A" not in name:
+                    parameter.add_(torch.randn_like(parameter) * 0.3)
+    wrapped.save_pretrained(folder)
+    return wrapped.merge_and_unload().eval()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"use_rslora": True}, {"use_dora": True}, {"modules_to_save": ["lm_head"]}],
+    ids=lambda options: next(iter(options), "lora"),
+)
+def test_the_adapted_model_is_the_merged_one_and_the_base_comes_back(
+    tmp_path: Path,
+    tiny_model: Callable[..., Any],
+    tiny_backend: Callable[..., HFBackend],
+    options: dict[str, Any],
+) -> None:
+    merged = save_adapter(tiny_model("llama"), tmp_path / "a", **options)
+    backend = tiny_backend("llama")
+    before, hooks = backend.logits(SEQUENCES, IDS), count_hooks(backend.model)
+    names = [name for name, _ in backend.model.named_modules()]
+    with adapted(backend, tmp_path / "a") as changed:
+        got = changed.logits(SEQUENCES, IDS)
+        capture = changed.capture(SEQUENCES, [2, 1], IDS)
+        fingerprint = changed.fingerprint()
+    with torch.inference_mode():
+        for row, ids in enumerate(SEQUENCES):
+            expected = merged(torch.tensor([ids])).logits[0, -1, :40]
+            torch.testing.assert_close(got[row], expected, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(got, before, atol=1e-3)
+    assert torch.isfinite(capture.resid_post).all()
+    assert torch.equal(backend.logits(SEQUENCES, IDS), before)
+    assert all(parameter.requires_grad for parameter in backend.model.parameters())
+    assert count_hooks(backend.model) == hooks
+    assert [name for name, _ in backend.model.named_modules()] == names
+    assert fingerprint["adapter"] == adapter_sha256(tmp_path / "a")
+    differing = {k for k, v in backend.fingerprint().items() if fingerprint[k] != v}
+    assert differing == {"adapter", "model_id"}
+
+
+def test_an_untrained_adapter_changes_nothing(
+    tmp_path: Path, tiny_model: Callable[..., Any], tiny_backend: Callable[..., HFBackend]
+) -> None:
+    save_adapter(tiny_model("llama"), tmp_path / "a", trained=False)
+    backend = tiny_backend("llama")
+    with adapted(backend, tmp_path / "a") as changed:
+        inside = changed.logits(SEQUENCES, IDS)
+    torch.testing.assert_close(inside, backend.logits(SEQUENCES, IDS), rtol=0, atol=1e-6)
+
+
+def test_tensors_that_match_nothing_are_an_error_that_names_them(
+    tmp_path: Path, tiny_model: Callable[..., Any], tiny_backend: Callable[..., HFBackend]
+) -> None:
+    save_adapter(tiny_model("llama"), tmp_path / "a")
+    path = tmp_path / "a" / "adapter_model.safetensors"
+    tensors = load_file(path)
+    # A wrapper segment in the keys, as some trainers leave it: PEFT would load nothing of it.
+    save_file(
+        {key.replace("model.layers", "_orig_mod.layers"): v for key, v in tensors.items()}, path
+    )
+    backend = tiny_backend("llama")
+    before = backend.logits(SEQUENCES, IDS)
+    with (
+        pytest.warns(UserWarning, match="missing adapter keys"),
+        pytest.raises(ModelError, match=r"12 of its tensors match no module.*_orig_mod"),
+    ):
+        adapted(backend, tmp_path / "a").__enter__()
+    assert torch.equal(backend.logits(SEQUENCES, IDS), before)
+
+
+def test_adapters_of_another_model_and_folders_without_one_are_refused(
+    tmp_path: Path, tiny_model: Callable[..., Any], tiny_backend: Callable[..., HFBackend]
+) -> None:
+    save_adapter(tiny_model("llama", hidden_size=48), tmp_path / "wide")
+    backend = tiny_backend("llama")
+    before = backend.logits(SEQUENCES, IDS)
+    with pytest.raises(ModelError, match=r"cannot be attached to tiny-llama"):
+        adapted(backend, tmp_path / "wide").__enter__()
+    assert torch.equal(backend.logits(SEQUENCES, IDS), before)
+    with pytest.raises(ModelError, match=r"no adapter_config\.json"):
+        adapted(backend, tmp_path).__enter__()
+
+
+def test_without_peft_the_extra_is_named(
+    tmp_path: Path, tiny_backend: Callable[..., HFBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(ModelError, match=r"pip install 'interp\[train\]'"):
+        adapted(tiny_backend(), tmp_path).__enter__()
