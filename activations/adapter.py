@@ -74,6 +74,7 @@ def adapted(backend: HFBackend, path: Path) -> Iterator[HFBackend]:
                 revision=backend.fingerprint()["revision"],
                 adapter=digest,
                 padding=backend.padding,
+                template_args=backend.template_args,
             )
     finally:
         # PEFT's own `unload` leaves saved modules in place, and a failed attachment its layers.

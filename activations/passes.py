@@ -101,7 +101,8 @@ def _share(backend: ModelBackend, reading: Reading, group: PrefixGroup) -> Share
 
 def relative(got: torch.Tensor, expected: torch.Tensor) -> float:
     """Largest ‖got − expected‖ / ‖expected‖ over the layers of (n_layers, d_model)."""
-    return float(((got - expected).norm(dim=1) / expected.norm(dim=1)).max())
+    size = expected.norm(dim=1).clamp(min=torch.finfo(torch.float32).tiny)
+    return float(((got - expected).norm(dim=1) / size).max())
 
 
 def plan_sharing(

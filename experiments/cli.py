@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -12,40 +12,34 @@ from typer.core import TyperGroup
 from experiments.cli_adapters import adapters_app
 from experiments.cli_behave import behave_app
 from experiments.cli_cache import cache_app, drift
+from experiments.cli_model import answer, extract, running
 from experiments.cli_probe import direction, probe, probe_compare
 from experiments.cli_run import demo, run_app
 from experiments.options import (
     AbilitiesOption,
+    AdapterOption,
     AlphasOption,
     BatchOption,
     CacheArgument,
     DeviceOption,
-    DtypeOption,
     ExamOption,
     InjectOption,
     JsonOption,
     MapOption,
     ModelOption,
-    NewTokensOption,
     NumberOption,
     OutFolder,
     PaperOption,
     RandomOption,
     SeedOption,
-    SharingOption,
-    SourceOption,
-    TemplateOption,
-    TokenOption,
     ViewOption,
     layer_numbers,
     numbers,
     open_items,
     read_probe_of,
     source_options,
-    template_args,
 )
 from interp.errors import InterpError
-from interp.vocabulary import ANSWER_CONDITIONS, Store
 
 __all__ = ["app"]
 
@@ -85,6 +79,12 @@ app.add_typer(behave_app, name="behave")
 app.add_typer(cache_app, name="cache")
 app.add_typer(run_app, name="run")
 app.command("demo", epilog="Example: interp demo")(demo)
+app.command(
+    "extract", epilog="Example: interp extract --source facts:elements --n 40 --out facts.h5"
+)(extract)
+app.command(
+    "answer", epilog="Example: interp answer --source facts:elements --n 40 --out answers.jsonl"
+)(answer)
 app.command("drift", epilog="Example: interp drift facts.h5 same.h5")(drift)
 app.command("probe", epilog="Example: interp probe facts.h5 --out probe")(probe)
 app.command("probe-compare", epilog="Example: interp probe-compare probe probe")(probe_compare)
@@ -150,70 +150,6 @@ def items(
     note(f"{len(found)} items of {opened.name} in {groups} groups written to {out}")
 
 
-@app.command(epilog="Example: interp extract --source facts:elements --n 40 --out facts.h5")
-def extract(
-    source: SourceOption,
-    out: Annotated[Path, typer.Option("--out", help="Cache file (HDF5).")],
-    model: ModelOption = "smollm2",
-    n: NumberOption = None,
-    seed: SeedOption = 0,
-    view: ViewOption = None,
-    map_: MapOption = None,
-    token: TokenOption = "last_prompt",
-    dtype: DtypeOption = "float32",
-    store: Annotated[Store, typer.Option("--store", help="Number type in the file.")] = "float32",
-    device: DeviceOption = "auto",
-    attn: Annotated[
-        str | None, typer.Option("--attn", help="eager or sdpa; default: the model's own.")
-    ] = None,
-    batch_tokens: BatchOption = 2048,
-    prefix_sharing: SharingOption = True,
-    template_arg: TemplateOption = None,
-) -> None:
-    """Run items through a model and keep residual streams in a cache file.
-
-    A run that was stopped goes on where it was; a finished file is not computed again.
-    """
-    from activations import ModelSpec, describe_source, load_backend
-    from activations import extract as run_extract
-    from experiments.console import note, progress
-    from experiments.tables import sharing_sentence, verdict_note
-
-    opened, found = open_items(source, view, n, seed, map_)
-    spec = ModelSpec.parse(
-        model,
-        dtype=dtype,
-        device=device,
-        attn=attn,
-        template_args=template_args(template_arg),
-    )
-    note(f"Loading {spec.model_id} ({dtype}); {len(found)} items of {opened.name}")
-    backend = load_backend(spec)
-    size = (
-        len(found) * backend.n_layers * backend.d_model * (4 if store == "float32" else 2) / 2**20
-    )
-    note(f"{backend.n_layers} layers × d_model {backend.d_model}: a file of {size:.1f} MiB")
-    note(verdict_note(backend, found))
-    with progress("activations", len(found)) as advance:
-        cache = run_extract(
-            backend,
-            found,
-            out,
-            source=describe_source(opened, found, view=view, seed=seed),
-            token_rule=token,
-            store=store,
-            batch_tokens=batch_tokens,
-            prefix_sharing=prefix_sharing,
-            progress=advance,
-        )
-    with cache:
-        note(sharing_sentence(cache.prefix_sharing))
-        note(
-            f"{out}: {cache.n_items} items, self-check: largest relative difference of rerun items "
-            f"{cache.self_check_max_relative:.2g}"
-        )
-
-
 @app.command(epilog="Example: interp steer facts.h5 --probe probe --model smollm2 --out steer")
 def steer(
     file: CacheArgument,
@@ -232,10 +168,11 @@ def steer(
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
     batch_tokens: BatchOption = 2048,
+    adapter: AdapterOption = None,
     json: JsonOption = False,
 ) -> None:
     """Steer the model towards what the probe reads, with controls, and read its forced choice."""
-    from activations import ActivationCache, ModelSpec, load_backend
+    from activations import ActivationCache, ModelSpec
     from experiments.console import note, print_json, progress
     from experiments.expression_gap import signed_items
     from experiments.tables import print_steering
@@ -254,8 +191,10 @@ def steer(
             template_args=manifest.get("template_args"),
         )
         note(f"Loading {spec.model_id} ({spec.dtype})")
-        backend = load_backend(spec)
-        with progress("steering", cache.n_items) as advance:
+        with (
+            running(spec, adapter) as backend,
+            progress("steering", cache.n_items) as advance,
+        ):
             steered = sweep_steering(
                 cache,
                 signed_items(sweep),
@@ -272,55 +211,4 @@ def steer(
         print_json(summary)
     else:
         print_steering(summary)
-        note(f"Written to {out}")
-
-
-@app.command(epilog="Example: interp answer --source facts:elements --n 40 --out answers.jsonl")
-def answer(
-    source: SourceOption,
-    out: Annotated[Path, typer.Option("--out", help="Answer file (JSONL).")],
-    model: ModelOption = "smollm2",
-    n: NumberOption = None,
-    seed: SeedOption = 0,
-    view: ViewOption = None,
-    map_: MapOption = None,
-    condition: Annotated[
-        Literal["both", "forced", "greedy"], typer.Option("--condition", help="How to ask.")
-    ] = "both",
-    max_new_tokens: NewTokensOption = 48,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = "auto",
-    batch_tokens: BatchOption = 2048,
-    template_arg: TemplateOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Ask the model: forced choice by logits, and greedy generation with the answer parser."""
-    from activations import ModelSpec, describe_source, load_backend
-    from activations import answer as run_answer
-    from experiments.console import note, print_json, progress
-    from experiments.tables import answer_rows, print_answers, verdict_note
-
-    conditions = ANSWER_CONDITIONS if condition == "both" else (condition,)
-    opened, found = open_items(source, view, n, seed, map_)
-    arguments = template_args(template_arg)
-    spec = ModelSpec.parse(model, dtype=dtype, device=device, template_args=arguments)
-    note(f"Loading {spec.model_id} ({dtype}); {len(found)} items of {opened.name}")
-    backend = load_backend(spec)
-    note(verdict_note(backend, found))
-    with progress("answers", len(found) * len(conditions)) as advance:
-        answers = run_answer(
-            backend,
-            found,
-            out,
-            source=describe_source(opened, found, view=view, seed=seed),
-            conditions=conditions,
-            max_new_tokens=max_new_tokens,
-            batch_tokens=batch_tokens,
-            progress=advance,
-        )
-    rows = answer_rows(found, answers)
-    if json:
-        print_json(rows)
-    else:
-        print_answers(rows)
         note(f"Written to {out}")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from probes import ProbeSweep
 
 __all__ = [
+    "AdapterOption",
     "AlphasOption",
     "BatchOption",
     "COption",
@@ -92,6 +93,10 @@ TokenOption = Annotated[
 DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Of weights and activations.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="Torch device; auto takes a GPU.")]
 BatchOption = Annotated[int, typer.Option("--batch-tokens", help="Padded tokens a batch.")]
+AdapterOption = Annotated[
+    Path | None,
+    typer.Option("--adapter", help="PEFT adapter folder to attach; needs interp[train]."),
+]
 TemplateOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -1,18 +1,22 @@
 """Attaching PEFT adapters: the adapted model is the merged one, and the base comes back whole."""
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from attaching import save_adapter
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner, Result
 
-from activations import HFBackend
+from activations import ActivationCache, HFBackend
 from activations.adapter import adapted, adapter_sha256
 from activations.hooks import count_hooks
+from experiments.cli import app
 from interp.errors import ModelError
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")
@@ -103,3 +107,55 @@ def test_without_peft_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ModelError, match=r"pip install 'interp\[train\]'"):
         adapted(tiny_backend(), tmp_path).__enter__()
+
+
+def test_the_commands_attach_an_adapter_and_record_it(
+    tmp_path: Path, tiny_model: Callable[..., Any], tokenizer: Any, model_folder: Path
+) -> None:
+    merged = save_adapter(tiny_model("llama"), tmp_path / "grpo")
+    merged.save_pretrained(tmp_path / "merged")
+    tokenizer.save_pretrained(tmp_path / "merged")
+    runner = CliRunner()
+
+    def run(*arguments: object) -> Result:
+        return runner.invoke(app, [str(argument) for argument in arguments])
+
+    items = ["--source", "facts", "--n", 40, "--device", "cpu"]
+    base, adapter = ["--model", model_folder], ["--adapter", tmp_path / "grpo"]
+    paths = {name: tmp_path / f"{name}.h5" for name in ("base", "adapted", "merged")}
+    for model, name in (
+        (base, "base"),
+        (base + adapter, "adapted"),
+        (["--model", tmp_path / "merged"], "merged"),
+    ):
+        assert run("extract", *model, *items, "--out", paths[name]).exit_code == 0
+    with (
+        ActivationCache.open(paths["adapted"]) as got,
+        ActivationCache.open(paths["merged"]) as expected,
+    ):
+        # The adapter shares prefixes like any model.
+        assert got.prefix_sharing is not None
+        assert got.prefix_sharing["off"] is None
+        np.testing.assert_allclose(got.resid_post(2), expected.resid_post(2), rtol=1e-3, atol=1e-4)
+        digest = got.manifest["model"]["adapter"]
+    assert digest == adapter_sha256(tmp_path / "grpo")
+    rows = json.loads(run("drift", paths["base"], paths["adapted"], "--json").stdout)
+    assert min(row["relative_change"] for row in rows) > 0.01
+    # A file of the base is no file of the adapted model.
+    refused = run("extract", *base, *adapter, *items, "--out", paths["base"])
+    assert refused.exit_code == 2
+    assert "model.adapter: the file has None" in refused.stderr
+    # Steering needs the model that the cache was made with.
+    assert run("probe", paths["adapted"], "--out", tmp_path / "probe").exit_code == 0
+    steer = ["steer", paths["adapted"], "--probe", tmp_path / "probe", *base, "--device", "cpu"]
+    steer += ["--random-directions", 1, "--out", tmp_path / "steer"]
+    without = run(*steer)
+    assert without.exit_code == 2
+    assert "adapter: the file has" in without.stderr
+    assert run(*steer, *adapter).exit_code == 0
+    answers = run(
+        "answer", *base, *adapter, *items, "--condition", "forced", "--out", tmp_path / "a"
+    )
+    assert answers.exit_code == 0
+    manifest = json.loads((tmp_path / "a.manifest.json").read_text())
+    assert manifest["model"]["adapter"] == digest

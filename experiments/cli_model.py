@@ -1,0 +1,169 @@
+"""`interp extract` and `interp answer`: items through a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from experiments.options import (
+    AdapterOption,
+    BatchOption,
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    MapOption,
+    ModelOption,
+    NewTokensOption,
+    NumberOption,
+    SeedOption,
+    SharingOption,
+    SourceOption,
+    TemplateOption,
+    TokenOption,
+    ViewOption,
+    open_items,
+    template_args,
+)
+from interp.vocabulary import ANSWER_CONDITIONS, Store
+
+if TYPE_CHECKING:
+    from activations import HFBackend, ModelSpec
+
+__all__ = ["answer", "extract", "running"]
+
+
+@contextmanager
+def running(spec: ModelSpec, adapter: Path | None) -> Iterator[HFBackend]:
+    """A loaded model, with an adapter attached if one is given."""
+    from activations import load_backend
+    from activations.adapter import adapted
+
+    backend = load_backend(spec)
+    if adapter is None:
+        yield backend
+    else:
+        with adapted(backend, adapter) as changed:
+            yield changed
+
+
+def extract(
+    source: SourceOption,
+    out: Annotated[Path, typer.Option("--out", help="Cache file (HDF5).")],
+    model: ModelOption = "smollm2",
+    n: NumberOption = None,
+    seed: SeedOption = 0,
+    view: ViewOption = None,
+    map_: MapOption = None,
+    token: TokenOption = "last_prompt",
+    dtype: DtypeOption = "float32",
+    store: Annotated[Store, typer.Option("--store", help="Number type in the file.")] = "float32",
+    device: DeviceOption = "auto",
+    attn: Annotated[
+        str | None, typer.Option("--attn", help="eager or sdpa; default: the model's own.")
+    ] = None,
+    batch_tokens: BatchOption = 2048,
+    prefix_sharing: SharingOption = True,
+    template_arg: TemplateOption = None,
+    adapter: AdapterOption = None,
+) -> None:
+    """Run items through a model and keep residual streams in a cache file.
+
+    A run that was stopped goes on where it was; a finished file is not computed again.
+    """
+    from activations import ModelSpec, describe_source
+    from activations import extract as run_extract
+    from experiments.console import note, progress
+    from experiments.tables import sharing_sentence, verdict_note
+
+    opened, found = open_items(source, view, n, seed, map_)
+    spec = ModelSpec.parse(
+        model,
+        dtype=dtype,
+        device=device,
+        attn=attn,
+        template_args=template_args(template_arg),
+    )
+    note(f"Loading {spec.model_id} ({dtype}); {len(found)} items of {opened.name}")
+    with running(spec, adapter) as backend:
+        size = (
+            len(found)
+            * backend.n_layers
+            * backend.d_model
+            * (4 if store == "float32" else 2)
+            / 2**20
+        )
+        note(f"{backend.n_layers} layers × d_model {backend.d_model}: a file of {size:.1f} MiB")
+        note(verdict_note(backend, found))
+        with progress("activations", len(found)) as advance:
+            cache = run_extract(
+                backend,
+                found,
+                out,
+                source=describe_source(opened, found, view=view, seed=seed),
+                token_rule=token,
+                store=store,
+                batch_tokens=batch_tokens,
+                prefix_sharing=prefix_sharing,
+                progress=advance,
+            )
+    with cache:
+        note(sharing_sentence(cache.prefix_sharing))
+        note(
+            f"{out}: {cache.n_items} items, self-check: largest relative difference of rerun items "
+            f"{cache.self_check_max_relative:.2g}"
+        )
+
+
+def answer(
+    source: SourceOption,
+    out: Annotated[Path, typer.Option("--out", help="Answer file (JSONL).")],
+    model: ModelOption = "smollm2",
+    n: NumberOption = None,
+    seed: SeedOption = 0,
+    view: ViewOption = None,
+    map_: MapOption = None,
+    condition: Annotated[
+        Literal["both", "forced", "greedy"], typer.Option("--condition", help="How to ask.")
+    ] = "both",
+    max_new_tokens: NewTokensOption = 48,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = "auto",
+    batch_tokens: BatchOption = 2048,
+    template_arg: TemplateOption = None,
+    adapter: AdapterOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Ask the model: forced choice by logits, and greedy generation with the answer parser."""
+    from activations import ModelSpec, describe_source
+    from activations import answer as run_answer
+    from experiments.console import note, print_json, progress
+    from experiments.tables import answer_rows, print_answers, verdict_note
+
+    conditions = ANSWER_CONDITIONS if condition == "both" else (condition,)
+    opened, found = open_items(source, view, n, seed, map_)
+    arguments = template_args(template_arg)
+    spec = ModelSpec.parse(model, dtype=dtype, device=device, template_args=arguments)
+    note(f"Loading {spec.model_id} ({dtype}); {len(found)} items of {opened.name}")
+    with running(spec, adapter) as backend:
+        note(verdict_note(backend, found))
+        with progress("answers", len(found) * len(conditions)) as advance:
+            answers = run_answer(
+                backend,
+                found,
+                out,
+                source=describe_source(opened, found, view=view, seed=seed),
+                conditions=conditions,
+                max_new_tokens=max_new_tokens,
+                batch_tokens=batch_tokens,
+                progress=advance,
+            )
+    rows = answer_rows(found, answers)
+    if json:
+        print_json(rows)
+    else:
+        print_answers(rows)
+        note(f"Written to {out}")
