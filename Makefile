@@ -26,7 +26,7 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.model
 	@ls benchmarks/*.py
-	for file in benchmarks/*.py; do OMP_NUM_THREADS=1 $(BIN)/python $$file || exit 1; done
+	for file in benchmarks/*.py; do OMP_NUM_THREADS=1 $(BIN)/python -P $$file || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

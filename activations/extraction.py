@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -177,7 +178,7 @@ def _self_check(
         if alone is None:
             alone = capture_plain(backend, reading, [row]).resid_post[0]
         difference = relative(torch.from_numpy(stored), alone)
-        if not np.isfinite(difference):
+        if not math.isfinite(difference):
             raise ModelError(
                 f"The self-check of item {reading.prompts[row].item_id!r} is not finite: run "
                 f"alone, the model gives other values than in a batch. Use --dtype float32."

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from activations.backend import Capture, Edit, Prefix, Prompt, SharedPrefix, VerdictIds
-from activations.digest import parameters_sha256
+from activations.digests import parameters_sha256
 from activations.hooks import edited, find_blocks, observed
 from activations.kept import lend, why_not_continuable, why_not_lendable
 from activations.tokens import PaddedBatch, pad, tokenize, verdict_ids

@@ -14,16 +14,15 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
+from activations.digests import weights_sha256
 from activations.hf import HFBackend
 from activations.spec import ModelSpec
 from activations.tokens import require_template_args
 from interp.errors import ModelError
-from interp.files import sha256_file, sha256_json
 
-__all__ = ["load_backend", "weights_sha256"]
+__all__ = ["load_backend"]
 
 _PROGRESS_BAR: Final = re.compile(r"\d+%\|")
-_WEIGHT_FILES: Final = ("*.safetensors", "*.bin", "config.json", "generation_config.json")
 
 
 def load_backend(spec: ModelSpec) -> HFBackend:
@@ -70,17 +69,6 @@ def load_backend(spec: ModelSpec) -> HFBackend:
         revision=revision,
         template_args=spec.template_args,
     )
-
-
-def weights_sha256(spec: ModelSpec) -> str | None:
-    """Fingerprint of a model's files, without loading it; None for a model on the Hub."""
-    if spec.kind == "gguf":
-        return sha256_file(Path(spec.location))
-    if spec.kind == "hub":
-        return None
-    folder = Path(spec.location)
-    files = sorted(file for pattern in _WEIGHT_FILES for file in folder.glob(pattern))
-    return sha256_json({file.name: sha256_file(file) for file in files})
 
 
 def _why_not(spec: ModelSpec, error: Exception) -> str:

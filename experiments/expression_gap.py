@@ -22,7 +22,7 @@ from activations import (
 from activations.answers import MAX_NEW_TOKENS, require_labels
 from activations.batches import BATCH_TOKENS
 from activations.cache import manifest_differences, refuse_mismatch
-from activations.load import weights_sha256
+from activations.digests import weights_sha256
 from experiments.console import note, progress
 from experiments.readouts import readouts_of
 from experiments.tables import verdict_note

@@ -147,23 +147,6 @@ def field_map(pairs: list[str] | None) -> dict[str, str]:
     return result
 
 
-def template_args(pairs: list[str] | None) -> dict[str, Any]:
-    """From `NAME=VALUE` texts to a map; a value that is JSON is read as such, else it is text."""
-    result: dict[str, Any] = {}
-    for pair in pairs or []:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.isidentifier() or name in result:
-            raise InterpError(
-                f"--template-arg is {pair!r}; expected NAME=VALUE, each name once, for example "
-                f"enable_thinking=false."
-            )
-        try:
-            result[name] = json.loads(value)
-        except json.JSONDecodeError:
-            result[name] = value
-    return result
-
-
 def source_options(
     source: str,
     *,
@@ -185,6 +168,23 @@ def source_options(
     if expect_paper:
         options["expect-paper"] = None
     return with_options(source, options)
+
+
+def template_args(pairs: list[str] | None) -> dict[str, Any]:
+    """From `NAME=VALUE` texts to a map; a value that is JSON is read as such, else it is text."""
+    result: dict[str, Any] = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier() or name in result:
+            raise InterpError(
+                f"--template-arg is {pair!r}; expected NAME=VALUE, each name once, for example "
+                f"enable_thinking=false."
+            )
+        try:
+            result[name] = json.loads(value)
+        except json.JSONDecodeError:
+            result[name] = value
+    return result
 
 
 def open_items(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from attaching import save_adapter
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner, Result
 
@@ -22,20 +22,6 @@ from interp.errors import ModelError
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")
 SEQUENCES = [[7, 30, 41, 5, 99], [8, 77, 3]]
 IDS = list(range(40))
-
-
-def save_adapter(model: Any, folder: Path, *, trained: bool = True, **options: Any) -> Any:
-    """A LoRA adapter with random (or untouched) factors; returns the merged model."""
-    torch.manual_seed(3)
-    settings: dict[str, Any] = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"]}
-    wrapped = get_peft_model(model, LoraConfig(**settings | options))
-    if trained:
-        with torch.no_grad():
-            for name, parameter in wrapped.named_parameters():
-                if parameter.requires_grad and "lora_A" not in name:
-                    parameter.add_(torch.randn_like(parameter) * 0.3)
-    wrapped.save_pretrained(folder)
-    return wrapped.merge_and_unload().eval()
 
 
 @pytest.mark.parametrize(

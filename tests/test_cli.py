@@ -11,8 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from adapter_models import llama, save_case
-from peft import LoraConfig
+from attaching import save_adapter
 from typer.testing import CliRunner, Result
 
 from experiments.cli import app
@@ -298,26 +297,26 @@ def test_every_example_in_the_help_works(
     found = dict(examples())
     assert set(found) >= {
         *("sources", "items", "extract", "probe", "direction", "steer", "answer", "demo"),
-        *("cache info", "cache verify", "cache merge", "cache export", "drift"),
-        *("run expression-gap", "adapters audit"),
+        *("cache info", "cache verify", "cache merge", "cache export", "drift", "behave report"),
+        *("run expression-gap", "adapters audit", "adapters compare"),
     }
     # The alias stands for a tiny model here; everything else is as printed.
     folder = tmp_path / "tiny"
-    tiny_model("llama", num_hidden_layers=16).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    model = tiny_model("llama", num_hidden_layers=16)
+    for name in ("tiny", "qwen"):
+        model.save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    save_adapter(model, tmp_path / "runs" / "grpo")
     monkeypatch.setattr(
         "activations.spec._locate", lambda _: ("local", str(folder), "smollm2", None)
     )
-    save_case(tmp_path, llama, LoraConfig(r=2, target_modules=["q_proj"]), scale=0.01)
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "adapter").rename(tmp_path / "runs" / "grpo")
-    (tmp_path / "base").rename(tmp_path / "qwen")
     monkeypatch.chdir(tmp_path)
     order = (
         *("sources", "items", "extract", "probe", "direction", "steer", "answer", "drift"),
-        *("cache", "run", "adapters"),
+        *("cache", "run", "adapters", "behave", "demo"),
     )
-    names = sorted(found, key=lambda name: [*order, "demo"].index(name.split()[0]))
+    # What a command reads, an earlier example has written.
+    names = sorted(found, key=lambda name: order.index(name.split()[0]))
     for name in names:
         example = found[name].removeprefix("Example: ")
         assert example.startswith(f"interp {name}"), (name, found[name])
@@ -331,6 +330,7 @@ def test_every_example_in_the_help_works(
     assert (tmp_path / "facts.h5").exists()
     assert any((tmp_path / "runs").glob("*-expression-gap-facts/run.json"))
     assert (tmp_path / "audit" / "audit.json").exists()
+    assert (tmp_path / "compared" / "compare.json").exists()
 
 
 def test_items_are_written_with_the_field_names(tmp_path: Path) -> None:
