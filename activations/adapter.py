@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from activations.hf import HFBackend
 from interp.errors import ModelError
 from interp.files import sha256_file, sha256_json
 
-__all__ = ["adapted", "adapter_sha256"]
+__all__ = ["adapted", "adapter_sha256", "require_effect"]
 
 _FILES = ("adapter_config.json", "adapter_model.safetensors")
 
@@ -84,6 +86,39 @@ def adapted(backend: HFBackend, path: Path) -> Iterator[HFBackend]:
                 modules[parent]._modules[child] = module
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(trained[name])
+
+
+def require_effect(backend: HFBackend, path: Path, ids: Sequence[int]) -> None:
+    """Make sure that the adapter's parameters reach the output, whatever their values are.
+
+    They are moved for one pass, and put back: an adapter whose factors are still zero must differ
+    then too, or it is attached to something that the model does not use.
+
+    Args:
+        backend: the adapted model.
+        path: of the adapter, for the message.
+        ids: token ids to run.
+
+    Raises:
+        ModelError: the logits stay the same.
+    """
+    everything = range(backend.model.get_output_embeddings().weight.shape[0])
+    before = backend.logits([ids], everything)
+    parameters = [p for name, p in backend.model.named_parameters() if ".default" in name]
+    kept = [parameter.detach().clone() for parameter in parameters]
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in parameters:
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.add_(noise.to(parameter.device, parameter.dtype), alpha=0.1)
+        after = backend.logits([ids], everything)
+        for parameter, value in zip(parameters, kept, strict=True):
+            parameter.copy_(value)
+    if torch.equal(before, after):
+        raise ModelError(
+            f"The adapter {path} is attached, but moving its {len(parameters)} parameters leaves "
+            f"the output as it is: it sits where {backend.model_id} does not use it."
+        )
 
 
 @contextmanager

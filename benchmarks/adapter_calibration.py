@@ -16,7 +16,7 @@ from peft import LoraConfig, get_peft_model
 
 from activations import ModelSpec, describe_source, load_backend
 from activations.batches import BATCH_TOKENS
-from experiments.compare import compare_adapter
+from experiments.compare import compare_adapters
 from interp import load_items, open_source
 
 SIZES, RANK, N_ITEMS, NEW_TOKENS = (1e-5, 1e-4, 3e-4, 1e-3, 1e-2), 8, 20, 16
@@ -51,9 +51,9 @@ def main() -> None:
         for rho in SIZES:
             folder = Path(scratch) / f"rho-{rho:g}"
             write_adapter(folder, rho)
-            found = compare_adapter(
+            (found,) = compare_adapters(
                 load_backend(ModelSpec.parse("smollm2", device="cpu")),
-                folder,
+                [folder],
                 items,
                 Path(scratch) / "caches",
                 source=described,

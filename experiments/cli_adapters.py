@@ -41,7 +41,7 @@ adapters_app = typer.Typer(
 
 
 @adapters_app.command(
-    "audit", epilog="Example: interp adapters audit runs/grpo --base qwen --out audit"
+    "audit", epilog="Example: interp adapters audit runs/grpo --base models/qwen --out audit"
 )
 def audit(
     paths: Annotated[
@@ -257,7 +257,7 @@ def _most(values: list[float | None] | list[int | None]) -> str:
 
 @adapters_app.command(
     "compare",
-    epilog="Example: interp adapters compare runs/grpo --base qwen --n 20 --out compared",
+    epilog="Example: interp adapters compare runs/grpo --base models/qwen --n 20 --out compared",
 )
 def compare(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="PEFT adapter folders.")],
@@ -282,7 +282,7 @@ def compare(
     from dataclasses import asdict
 
     from activations import ModelSpec, describe_source, load_backend
-    from experiments.compare import compare_adapter, verdict
+    from experiments.compare import compare_adapters, verdict
     from experiments.console import note, print_json, progress, say
     from interp.files import write_json
 
@@ -290,22 +290,18 @@ def compare(
     spec = ModelSpec.parse(base, dtype=dtype, device=device)
     note(f"Loading {spec.model_id} ({dtype}); {len(found)} items of {opened.name}")
     backend = load_backend(spec)
-    results = []
-    with progress("base and adapted", 2 * len(paths)) as advance:
-        for path in paths:
-            results.append(
-                compare_adapter(
-                    backend,
-                    path,
-                    found,
-                    out,
-                    source=describe_source(opened, found, view=view, seed=seed),
-                    max_new_tokens=max_new_tokens,
-                    batch_tokens=batch_tokens,
-                    seed=seed,
-                    progress=advance,
-                )
-            )
+    with progress("base and adapted", 1 + len(paths)) as advance:
+        results = compare_adapters(
+            backend,
+            paths,
+            found,
+            out,
+            source=describe_source(opened, found, view=view, seed=seed),
+            max_new_tokens=max_new_tokens,
+            batch_tokens=batch_tokens,
+            seed=seed,
+            progress=advance,
+        )
     rows = [asdict(result) | {"verdict": verdict(result)} for result in results]
     write_json(out / "compare.json", {"comparisons": rows})
     if json:
@@ -344,5 +340,6 @@ def _print_comparisons(results: list[Comparison]) -> None:
             )
             for result in results
         ],
-        caption="drift: largest relative change of a layer's residual stream, mean over items.",
+        caption="drift: largest relative change of a layer's residual stream, mean over items. In "
+        "bfloat16 rounding alone gives a KL of about 2e-3.",
     )

@@ -12,16 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from activations import HFBackend, extract
-from activations.adapter import adapted
+from activations import ActivationCache, HFBackend, extract
+from activations.adapter import adapted, adapter_sha256, require_effect
 from activations.answers import require_labels
 from activations.batches import plan_batches, run_batches
 from experiments.drift import DriftRow, layer_drift
+from interp.errors import ProbeError
 from interp.grading import parse_verdict
 from interp.items import Item
 from interp.statistics import Estimate, bootstrap_mean, mcnemar_exact
 
-__all__ = ["Comparison", "compare_adapter", "verdict"]
+__all__ = ["Comparison", "compare_adapters", "verdict"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +70,9 @@ class _Run:
     greedy_correct: NDArray[np.bool_]
 
 
-def compare_adapter(
+def compare_adapters(
     backend: HFBackend,
-    path: Path,
+    paths: Sequence[Path],
     items: Sequence[Item],
     folder: Path,
     *,
@@ -80,14 +81,14 @@ def compare_adapter(
     batch_tokens: int,
     seed: int = 0,
     progress: Callable[[int], None] = lambda _: None,
-) -> Comparison:
-    """Run base and adapted model on the items; the caches of both stay in `folder`.
+) -> list[Comparison]:
+    """Run the base once and each adapted model on the items; the caches stay in `folder`.
 
     Args:
         backend: the base model.
-        path: PEFT adapter folder.
+        paths: PEFT adapter folders.
         items: True/False items.
-        folder: gets `base.h5` and `NAME.h5`.
+        folder: gets `base.h5` and one cache an adapter, named after folder and fingerprint.
         source: from `activations.describe_source`.
         max_new_tokens: cut of greedy answers.
         batch_tokens: padded tokens a batch.
@@ -95,25 +96,53 @@ def compare_adapter(
         progress: called once a model.
 
     Raises:
-        ModelError: the adapter does not fit the model.
+        ModelError: an adapter does not fit the model, or has no effect whatever its values are.
     """
     labels = require_labels(items)
     options: dict[str, Any] = {"source": source, "batch_tokens": batch_tokens}
-    # The adapter is attached first: one that does not fit is found before anything is run.
-    with adapted(backend, path) as changed:
-        after = _run(changed, items, labels, max_new_tokens, batch_tokens)
-        second = extract(changed, items, folder / f"{path.resolve().name}.h5", **options)
-    progress(1)
+    # Every adapter is attached once before anything is run: one that does not fit costs nothing.
+    names = {path: f"{path.resolve().name}-{adapter_sha256(path)[:8]}" for path in paths}
+    prompt = backend.tokenize(items[:1])[0]
+    for path in paths:
+        with adapted(backend, path) as changed:
+            require_effect(changed, path, prompt.ids_with_stub)
     before = _run(backend, items, labels, max_new_tokens, batch_tokens)
-    first = extract(backend, items, folder / "base.h5", **options)
     progress(1)
-    groups = [item.group_id for item in items]
-    with first, second:
-        rows = layer_drift(first, second, seed=seed)
+    found = []
+    with extract(backend, items, folder / "base.h5", **options) as base:
+        for path in paths:
+            with adapted(backend, path) as changed:
+                after = _run(changed, items, labels, max_new_tokens, batch_tokens)
+                cache = extract(changed, items, folder / f"{names[path]}.h5", **options)
+            with cache:
+                rows = _drift(base, cache, seed)
+            found.append(_compared(path, items, labels, before, after, rows, seed))
+            progress(1)
+    return found
+
+
+def _drift(base: ActivationCache, cache: ActivationCache, seed: int) -> tuple[DriftRow, ...]:
+    try:
+        return layer_drift(base, cache, seed=seed)
+    except ProbeError:
+        # Too few items or groups for folds: the streams can be compared all the same.
+        return layer_drift(base, cache, n_folds=None)
+
+
+def _compared(
+    path: Path,
+    items: Sequence[Item],
+    labels: NDArray[np.bool_],
+    before: _Run,
+    after: _Run,
+    rows: tuple[DriftRow, ...],
+    seed: int,
+) -> Comparison:
     p, q = before.log_probabilities, after.log_probabilities
     kl = (p.exp() * (p - q)).sum(dim=1)
     same = [a == b for a, b in zip(before.greedy, after.greedy, strict=True)]
     right = [run.forced == labels for run in (before, after)]
+    groups = [item.group_id for item in items]
     return Comparison(
         path=str(path),
         n_items=len(items),

@@ -42,7 +42,7 @@ def layer_drift(
     b: ActivationCache,
     *,
     C: float = 0.01,
-    n_folds: int = 5,
+    n_folds: int | None = 5,
     seed: int = 0,
     grouping: Grouping = "group",
 ) -> tuple[DriftRow, ...]:
@@ -52,7 +52,7 @@ def layer_drift(
         a: open cache, the reference.
         b: open cache of the same items in the same order.
         C: inverse L2 strength of the probes.
-        n_folds: folds of the transfer.
+        n_folds: folds of the transfer; None leaves the transfer out.
         seed: of the folds.
         grouping: `group` keeps groups whole.
 
@@ -62,7 +62,7 @@ def layer_drift(
     """
     _require_same_rows(a, b)
     labels, folds = a.label, None
-    if set(labels.tolist()) == {0, 1}:
+    if n_folds is not None and set(labels.tolist()) == {0, 1}:
         folds = make_folds(
             labels.astype(bool), a.group_id, n_folds=n_folds, seed=seed, grouping=grouping
         )

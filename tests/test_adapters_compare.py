@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 from activations import HFBackend, describe_source
 from experiments.cli import app
-from experiments.compare import compare_adapter, verdict
+from experiments.compare import compare_adapters, verdict
 from interp import Item, open_source
+from interp.errors import ModelError
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")
 
@@ -33,7 +34,9 @@ def test_the_figures_are_those_of_base_and_merged_model(
 ) -> None:
     merged = save_adapter(tiny_model("llama"), tmp_path / "a")
     backend = tiny_backend("llama")
-    found = compare_adapter(backend, tmp_path / "a", facts, tmp_path / "out", **options(facts))
+    (found,) = compare_adapters(
+        backend, [tmp_path / "a"], facts, tmp_path / "out", **options(facts)
+    )
     prompts = backend.tokenize(facts)
     verdicts = backend.verdict_ids(prompts)
     kl, flips, right = [], 0, {"base": 0, "merged": 0}
@@ -60,7 +63,10 @@ def test_the_figures_are_those_of_base_and_merged_model(
     assert found.identical_greedy < 1
     assert len(found.drift) == 3
     assert found.drift[0].relative_change > 1e-3
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"base.h5", "a.h5"}
+    caches = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert len(caches) == 2
+    assert caches[0].startswith("a-")
+    assert caches[1] == "base.h5"
 
 
 def test_an_untrained_adapter_is_said_to_change_nothing(
@@ -70,8 +76,8 @@ def test_an_untrained_adapter_is_said_to_change_nothing(
     facts: tuple[Item, ...],
 ) -> None:
     save_adapter(tiny_model("llama"), tmp_path / "a", trained=False)
-    found = compare_adapter(
-        tiny_backend("llama"), tmp_path / "a", facts, tmp_path / "out", **options(facts)
+    (found,) = compare_adapters(
+        tiny_backend("llama"), [tmp_path / "a"], facts, tmp_path / "out", **options(facts)
     )
     assert found.kl_max == pytest.approx(0, abs=1e-9)
     assert found.argmax_flips == 0
@@ -87,19 +93,40 @@ def test_the_command_compares_runs_and_refuses_what_does_not_fit(
     tmp_path: Path, model_folder: Path, tiny_model: Callable[..., Any]
 ) -> None:
     runner = CliRunner()
-    save_adapter(tiny_model("llama"), tmp_path / "first")
+    # Two runs often have checkpoints of one name.
+    save_adapter(tiny_model("llama"), tmp_path / "first" / "checkpoint-10")
     shutil.copytree(tmp_path / "first", tmp_path / "second")
-    base = ["adapters", "compare", str(tmp_path / "first"), str(tmp_path / "second")]
-    base += ["--base", str(model_folder), "--source", "facts", "--n", "24", "--max-new-tokens", "2"]
+    base = ["adapters", "compare"]
+    base += [str(tmp_path / run / "checkpoint-10") for run in ("first", "second")]
+    base += ["--base", str(model_folder), "--source", "facts", "--n", "12", "--max-new-tokens", "2"]
     result = runner.invoke(app, [*base, "--out", str(tmp_path / "out"), "--json"])
     assert result.exit_code == 0, result.output
     rows = json.loads((tmp_path / "out" / "compare.json").read_text())["comparisons"]
-    assert [Path(row["path"]).name for row in rows] == ["first", "second"]
+    assert [Path(row["path"]).parent.name for row in rows] == ["first", "second"]
     same = [{k: v for k, v in row.items() if k != "path"} for row in rows]
     assert same[0] == same[1]
+    # Twelve items are too few for folds, and that must not cost the rest.
+    assert all(layer["probe_transfer"] is None for layer in rows[0]["drift"])
     save_adapter(tiny_model("llama", hidden_size=48), tmp_path / "wide")
     base[2] = str(tmp_path / "wide")
     result = runner.invoke(app, [*base, "--out", str(tmp_path / "other")])
     assert result.exit_code == 2
     assert "cannot be attached" in result.stderr
     assert not (tmp_path / "other").exists()
+
+
+def test_an_adapter_that_the_model_does_not_use_is_an_error(
+    tmp_path: Path,
+    tiny_model: Callable[..., Any],
+    tiny_backend: Callable[..., HFBackend],
+    facts: tuple[Item, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    save_adapter(tiny_model("llama"), tmp_path / "a", trained=False)
+    backend = tiny_backend("llama")
+    # A model whose attention ignores its projections: whatever the adapter does, nothing comes out.
+    for block in backend.model.model.layers:
+        monkeypatch.setattr(block.self_attn.o_proj.weight, "data", torch.zeros(32, 32))
+    with pytest.raises(ModelError, match="leaves the output as it is"):
+        compare_adapters(backend, [tmp_path / "a"], facts, tmp_path / "out", **options(facts))
+    assert not (tmp_path / "out").exists()
