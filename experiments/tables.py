@@ -253,6 +253,7 @@ def print_expression_gap(folder: Path, record: RunRecord) -> None:
     from interp.files import read_json
 
     readouts = read_json(folder / "readouts.json", "the readouts of an expression-gap run")
+    probe = read_json(folder / "probe" / "probe.json", "the summary of a probe sweep")
     steering = read_json(folder / "steer" / "steer.json", "the summary of a steering sweep")
     m = record.metrics
     own = readouts["readouts"]
@@ -329,6 +330,7 @@ def print_expression_gap(folder: Path, record: RunRecord) -> None:
             ),
         ],
     )
+    say(probe["verdict"])
     say(readouts["verdict"])
     say(steering["verdict"])
     say(f"Results: {folder}")

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 from attaching import save_adapter
-from typer.testing import CliRunner, Result
+from commands import invoke, ok, refused
 
 from experiments.cli import app
 from experiments.readouts import gap_verdict
@@ -20,28 +20,6 @@ from figures import draw_expression_gap
 from interp import read_answers, read_items, read_run
 from interp.files import partial_path
 from interp.statistics import Estimate, out_of_fold_threshold
-
-runner = CliRunner()
-
-
-def invoke(*arguments: object) -> Result:
-    return runner.invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-
-
-def ok(*arguments: object) -> Result:
-    result = invoke(*arguments)
-    assert result.exit_code == 0, result.output
-    return result
-
-
-def refused(*arguments: object) -> str:
-    """Run a command that must fail; returns its one-paragraph message."""
-    result = invoke(*arguments)
-    assert result.exit_code == 2, result.output
-    assert "Traceback" not in result.output
-    message = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
-    assert len(message) == 1, result.stderr
-    return message[0]
 
 
 @pytest.fixture(scope="module")

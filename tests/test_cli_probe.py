@@ -7,31 +7,10 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from commands import ok, refused
 
-from experiments.cli import app
 from interp.direction import read_direction
 from probes import C_GRID, fit_probe, read_sweep
-
-runner = CliRunner()
-
-
-def invoke(*arguments: object) -> Result:
-    return runner.invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-
-
-def ok(*arguments: object) -> Result:
-    result = invoke(*arguments)
-    assert result.exit_code == 0, result.output
-    return result
-
-
-def refused(*arguments: object) -> str:
-    result = invoke(*arguments)
-    assert result.exit_code == 2, result.output
-    assert "Traceback" not in result.output
-    (message,) = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
-    return message
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +130,6 @@ def test_a_direction_from_probe_weights(cache: Path, folder: Path, tmp_path: Pat
         (["--C", "big"], "--C is 'big'; expected a positive number"),
         (["--C", "0"], "expected a positive number"),
         (["--C", "nan"], "expected a positive number"),
-        (["--permutations", "-1"], "--permutations is -1"),
     ],
 )
 def test_bad_options_get_one_paragraph(

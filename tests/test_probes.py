@@ -3,34 +3,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from caches import Cache
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interp.errors import ProbeError, ResultError
 from probes import fit_probe, make_folds, read_sweep, sweep_layers, write_sweep
-
-
-class Cache:
-    """A cache in memory: what `sweep_layers` reads of an `ActivationCache`."""
-
-    def __init__(self, layers: np.ndarray, labels: np.ndarray, groups: list[str]) -> None:
-        self.layers = layers.astype(np.float32)
-        self.n_items, self.n_layers, self.d_model = layers.shape
-        self.label = labels.astype(np.int8)
-        self.group_id = tuple(groups)
-        self.item_id = tuple(f"i{index}" for index in range(self.n_items))
-        self.category = ("c",) * self.n_items
-        self.manifest: dict[str, Any] = {
-            "model": {"model_id": "m"},
-            "source": {"name": "s"},
-            "token_rule": "last_prompt",
-        }
-
-    def resid_post(self, layer: int) -> np.ndarray:
-        return self.layers[:, layer]
-
-    def resid_pre0(self) -> np.ndarray:
-        return self.layers[:, 0]
 
 
 def noise_cache(
