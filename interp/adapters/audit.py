@@ -240,7 +240,22 @@ def _about_base(adapter: OpenAdapter, base: BaseModel, modules: list[ModuleAudit
     missing = [m.name for m in modules if m.kind not in ("saved", "bias") and m.base_norm is None]
     missing = [name for name in missing if base.get(name) is None]
     packed = [name for name in missing if base.quantized(name)]
-    absent = [name for name in missing if name not in packed]
+    unclear = [name for name in missing if base.ambiguous(name)]
+    absent = [name for name in missing if name not in packed and name not in unclear]
+    if unclear:
+        findings.append(
+            finding("base_ambiguous", f"Several tensors of the base fit {named(unclear)}.")
+        )
+    headless = config is not None and config.headless
+    astray = {m.name: there for m in modules if (there := base.astray(m.name, headless=headless))}
+    if astray:
+        name, there = next(iter(astray.items()))
+        findings.append(
+            finding(
+                "path_differs_from_base",
+                f"{len(astray)} of {len(modules)} are elsewhere in the base: {name} is {there}.",
+            )
+        )
     if packed:
         findings.append(finding("base_quantized", f"Not in floating point: {named(packed)}."))
     if absent:

@@ -84,6 +84,14 @@ class AdapterConfig:
         return alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
     @property
+    def headless(self) -> bool:
+        """Whether it was trained on the bare model, whose modules have no outer `model.`."""
+        mapping = self.raw.get("auto_mapping")
+        name = mapping.get("base_model_class") if isinstance(mapping, dict) else None
+        bare = isinstance(name, str) and name.endswith("Model") and "Head" not in name
+        return bare or self.raw.get("task_type") == "FEATURE_EXTRACTION"
+
+    @property
     def rewrites_base(self) -> bool:
         """Whether the initialisation moved part of the base into the factors."""
         return self.init.startswith(_REWRITING)

@@ -96,7 +96,7 @@ def parse_key(key: str) -> ParsedKey:
         wrappers.append("module")
         del segments[2]
     segments = [s for i, s in enumerate(segments) if s not in wrappers or (i > 0 and s == "module")]
-    prefixed = segments[0] == "base_model" and not wrappers
+    prefixed = segments[:2] == ["base_model", "model"] and not wrappers
     if segments[:2] == ["base_model", "model"]:
         segments = segments[2:]
     elif segments[0] == "base_model":
@@ -143,6 +143,11 @@ def key_findings(keys: list[ParsedKey]) -> list[Finding]:
     if bare:
         findings.append(
             finding("missing_prefix", f"{len(bare)} keys lack '{PREFIX}': {named(bare, 2)}.")
+        )
+    doubled = [parsed.key for parsed in keys if parsed.module.startswith("base_model.")]
+    if doubled:
+        findings.append(
+            finding("doubled_prefix", f"{len(doubled)} keys hold the prefix twice: {doubled[0]}.")
         )
     adapters = sorted({parsed.adapter for parsed in keys if parsed.adapter})
     if adapters:
