@@ -148,7 +148,7 @@ def _measured_one(
         return measure(update, init=init, device=device)
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, IndexError, ValueError) as error:
+    except (RuntimeError, LookupError, ValueError, ArithmeticError) as error:
         # Rows of ΔW are computed on demand, so a misfit may show only here.
         broken = finding("bad_shape", f"{update.name}: cannot be computed ({error}).")
         module, found = measure(replace(update, delta=None), init=init, device=device)

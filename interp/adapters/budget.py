@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
 import pickletools
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -243,7 +242,9 @@ def read_parameter_groups(path: Path) -> list[Mapping[str, Any]]:
 
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (pickle.UnpicklingError, OSError, EOFError, RuntimeError, ValueError, KeyError):
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception:  # noqa: BLE001 - junk can end the reader of pickles in any way
         return []
     groups = loaded.get("param_groups") if isinstance(loaded, Mapping) else None
     return [g for g in groups if isinstance(g, Mapping)] if isinstance(groups, list) else []
@@ -293,7 +294,9 @@ def read_training_arguments(path: Path) -> dict[str, str | float | int]:
             if archive.getinfo(name).file_size > _MOST_PICKLE:
                 return {}
             atoms = list(_atoms(archive.read(name)))
-    except (OSError, StopIteration, zipfile.BadZipFile, ValueError, RuntimeError):
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - so can it here; the arguments are an extra
         return {}
     found: dict[str, str | float | int] = {}
     for place, atom in enumerate(atoms):

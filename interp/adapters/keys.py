@@ -163,7 +163,7 @@ def layer_of(module: str) -> tuple[int | None, str]:
     The first number is the block; `encoder` or `decoder` before it stays in the name.
     """
     segments = module.split(".")
-    place = next((i for i, s in enumerate(segments) if s.isdigit()), None)
+    place = next((i for i, s in enumerate(segments) if s.isdecimal()), None)
     if place is None:
         return None, segments[-1]
     before = [s for s in segments[:place] if s in ("encoder", "decoder", "visual", "vision_tower")]

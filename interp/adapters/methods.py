@@ -202,7 +202,7 @@ def _oft(group: Group, context: Context) -> Iterator[Update]:
     if raw.get("use_cayley_neumann"):
         # (I + Q)(I − Q)⁻¹ with the inverse as a truncated series: I + 2Q + 2Q² + …, the last
         # power once; PEFT never stops before the third power once it has passed the first.
-        terms = int(raw.get("num_cayley_neumann_terms", 5))
+        terms = min(int(raw.get("num_cayley_neumann_terms", 5)), 1000)
         top = max(terms - 1, 3) if terms > 2 else terms - 1
         rotation, power = eye.clone(), eye
         for n in range(1, top + 1):
