@@ -11,7 +11,7 @@ import pytest
 import torch
 from adapter_models import gpt2, llama, save_case
 from safetensors.torch import load_file, save_file
-from test_adapters_verdicts import attached, codes, one, rewrite
+from test_adapters_verdicts import attached, codes, configure, one, rewrite
 
 LORA = peft.LoraConfig(r=4, target_modules=["q_proj"])
 FULL = "base_model.model.model.layers"
@@ -124,3 +124,43 @@ def test_parts_that_cannot_be_told_apart_are_said(trained: Path) -> None:
     several(trained, "first", "second")
     audit = one(trained / "adapter", base=trained / "base")
     assert audit.verdict == "effective" and "base_ambiguous" in codes(audit)
+
+
+@pytest.mark.parametrize(
+    ("folder", "same"),
+    [
+        ("Tiny-1B", True),
+        ("tiny-1b/final", True),
+        ("models--org--Tiny-1B/snapshots/0123", True),
+        ("Tiny-1B-Instruct", False),
+        ("models--org--Tiny-1B-Instruct/snapshots/0123", False),
+        ("models--other--Tiny-1B/snapshots/0123", False),
+        ("my-Tiny-1B", False),
+    ],
+)
+def test_another_base_of_a_like_name_is_said(folder: str, same: bool, trained: Path) -> None:
+    configure(trained / "adapter", base_model_name_or_path="org/Tiny-1B")
+    (trained / folder).parent.mkdir(parents=True, exist_ok=True)
+    (trained / "base").rename(trained / folder)
+    audit = one(trained / "adapter", base=trained / folder)
+    assert ("base_overridden" not in codes(audit)) == same
+
+
+@pytest.mark.parametrize("init", ["brand_new", "pissa2", "1"])
+def test_initialisations_that_nobody_knows(init: str, trained: Path) -> None:
+    configure(trained / "adapter", init_lora_weights=init)
+    audit = one(trained / "adapter", base=trained / "base")
+    assert audit.verdict == "indeterminate" and "rewritten_base" in codes(audit)
+    # With the adapter before training it can be told.
+    start = trained / "start"
+    start.mkdir()
+    for file in ("adapter_config.json", "adapter_model.safetensors"):
+        (start / file).write_bytes((trained / "adapter" / file).read_bytes())
+    audit = one(trained / "adapter", base=trained / "base", initial=start)
+    assert audit.verdict == "untrained"
+
+
+@pytest.mark.parametrize("init", [True, False, "gaussian", "eva", "orthogonal", "mica"])
+def test_initialisations_that_leave_the_base(init: str | bool, trained: Path) -> None:
+    configure(trained / "adapter", init_lora_weights=init)
+    assert one(trained / "adapter", base=trained / "base").verdict == "effective"

@@ -265,9 +265,8 @@ def _about_base(adapter: OpenAdapter, base: BaseModel, modules: list[ModuleAudit
                 f"{len(absent)} of {len(modules)} are not in {base.path}: {named(absent)}.",
             )
         )
-    # A folder of the Hub's cache has the name further up.
     named_base = "" if config is None else config.base_model
-    if Path(named_base).name not in str(base.path.resolve()):
+    if named_base and not _same_name(named_base, base.path):
         findings.append(
             finding("base_overridden", f"The config names {named_base}, not {base.path}.")
         )
@@ -276,6 +275,14 @@ def _about_base(adapter: OpenAdapter, base: BaseModel, modules: list[ModuleAudit
     if base.tied and tied:
         findings.append(finding("tied_embeddings", f"The base ties {named(tied)}."))
     return findings
+
+
+def _same_name(named_base: str, path: Path) -> bool:
+    """Whether a folder, or one that it lies in, is called as the config calls the base."""
+    # A folder of the Hub's cache has the name further up.
+    names = {Path(named_base).name, f"models--{named_base.replace('/', '--')}"}
+    segments = {*path.parts, *path.resolve().parts}
+    return not {name.casefold() for name in names}.isdisjoint(s.casefold() for s in segments)
 
 
 def _about_saved(adapter: OpenAdapter, modules: list[ModuleAudit]) -> list[Finding]:

@@ -26,6 +26,9 @@ _LARGEST_RANK: Final = 2**31 - 1
 # adapter is applied to is no longer the released one.
 _REWRITING: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
+# Those that leave the base as it is; of any other nothing is known.
+_KEEPING: Final = ("true", "false", "none", "gaussian", "eva", "orthogonal", "mica")
+
 # Options under which ΔW is not s·BA, and for which no formula here is tested.
 _OTHER_FORMULA: Final = (
     "use_qalora",
@@ -98,6 +101,11 @@ class AdapterConfig:
     def rewrites_base(self) -> bool:
         """Whether the initialisation moved part of the base into the factors."""
         return self.init.startswith(_REWRITING)
+
+    @property
+    def unknown_init(self) -> bool:
+        """Whether it is not known what the initialisation did to the base."""
+        return not self.rewrites_base and self.init not in _KEEPING
 
     @property
     def other_formula(self) -> tuple[str, ...]:

@@ -192,8 +192,16 @@ def _about_method(config: AdapterConfig) -> list[Finding]:
                 f"so s·BA is not what training changed.",
             )
         ]
-    if config.method == "LORA" and config.init == "false":
-        return [finding("random_initialisation", "init_lora_weights is false.")]
+    if config.method == "LORA" and config.unknown_init:
+        return [
+            finding(
+                "rewritten_base",
+                f"init_lora_weights is {config.init!r}, which is not known: it may have taken part "
+                f"of the base into the factors.",
+            )
+        ]
+    if config.method == "LORA" and config.init in ("false", "none"):
+        return [finding("random_initialisation", f"init_lora_weights is {config.init}.")]
     return []
 
 
