@@ -126,6 +126,28 @@ def test_parts_that_cannot_be_told_apart_are_said(trained: Path) -> None:
     assert audit.verdict == "effective" and "base_ambiguous" in codes(audit)
 
 
+def test_a_new_head_is_not_taken_for_the_old_one(trained: Path) -> None:
+    """RoBERTa's classifier.dense is not its lm_head.dense."""
+    file = trained / "base" / "model.safetensors"
+    save_file(load_file(file) | {"lm_head.dense.weight": torch.zeros(5, 5)}, file)
+    adapter = trained / "adapter" / "adapter_model.safetensors"
+    head = {"base_model.model.classifier.dense.weight": torch.ones(16, 16)}
+    save_file(load_file(adapter) | head, adapter)
+    configure(trained / "adapter", modules_to_save=["classifier"])
+    audit = one(trained / "adapter", base=trained / "base")
+    assert audit.verdict == "effective" and "saved_tensors_unverified" in codes(audit)
+    # A factor there attaches to nothing.
+    rename(adapter, lambda n: n.replace("model.layers.0.self_attn.q_proj", "classifier.dense"))
+    assert "module_absent_from_base" in codes(one(trained / "adapter", base=trained / "base"))
+
+
+def test_no_outer_segment_in_a_model_of_several_inputs(trained: Path) -> None:
+    several(trained, "language_model.model")
+    rewrite(trained / "adapter", lambda n, t: {n.replace(FULL, "base_model.model.layers"): t})
+    audit = one(trained / "adapter", base=trained / "base")
+    assert audit.verdict == "broken" and "path_differs_from_base" in codes(audit)
+
+
 @pytest.mark.parametrize(
     ("folder", "same"),
     [

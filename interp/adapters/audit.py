@@ -247,7 +247,11 @@ def _about_base(adapter: OpenAdapter, base: BaseModel, modules: list[ModuleAudit
             finding("base_ambiguous", f"Several tensors of the base fit {named(unclear)}.")
         )
     headless = config is not None and config.headless
-    astray = {m.name: there for m in modules if (there := base.astray(m.name, headless=headless))}
+    astray = {
+        m.name: there
+        for m in modules
+        if m.kind != "saved" and (there := base.astray(m.name, headless=headless))
+    }
     if astray:
         name, there = next(iter(astray.items()))
         findings.append(

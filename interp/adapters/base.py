@@ -30,6 +30,8 @@ _UNFUSED: Final = {
 }
 # Models whose modules are called otherwise than the tensors in their files.
 _RENAMED: Final = ((".mlp.", ".block_sparse_moe."),)
+# From the segment before the first number on.
+_NUMBERED: Final = re.compile(r"(?:^|\.)([^.]+\.\d+\..+)$")
 # The text part of a model for several kinds of input.
 _PARTS: Final = frozenset({"language_model", "text_model"})
 
@@ -85,7 +87,8 @@ class BaseModel:
         if found is None or found == name or found not in self._candidates(name):
             return None
         ours, files = _leading(name), _leading(found)
-        if self.multimodal and _parts(ours) == _parts(files):
+        outermost = bool(ours) or headless or not _NUMBERED.search(name)
+        if self.multimodal and outermost and _parts(ours) == _parts(files):
             return None
         if headless and ours == files[1:]:
             return None
@@ -103,6 +106,9 @@ class BaseModel:
         """The tensors that fit the end of `name` best."""
         for called in (name, *(name.replace(ours, files) for ours, files in _RENAMED)):
             found = self.by_tail.get(_tail(called), [])
+            if not _NUMBERED.search(called):
+                # `dense.weight` alone says little: a new head is not the old one.
+                found = [one for one in found if _related(_leading(called), _leading(one))]
             if len(found) > 1:
                 shared = [len(set(_leading(called)) & set(_leading(one))) for one in found]
                 best = max(shared)
@@ -173,13 +179,18 @@ def open_base(path: Path) -> Iterator[BaseModel]:
 
 def _tail(name: str) -> str:
     """A name from the segment before its first number on; without one, its last two segments."""
-    match = re.search(r"(?:^|\.)([^.]+\.\d+\..+)$", name)
+    match = _NUMBERED.search(name)
     return match[1] if match else ".".join(name.split(".")[-2:])
 
 
 def _leading(name: str) -> list[str]:
     """The segments before a name's tail."""
     return name.split(".")[: -(_tail(name).count(".") + 1)]
+
+
+def _related(ours: list[str], files: list[str]) -> bool:
+    """Whether two names' leading segments can mean one place: one more in front, or some shared."""
+    return ours in (files, files[1:]) or ours[1:] == files or not set(ours).isdisjoint(files)
 
 
 def _parts(leading: list[str]) -> list[str]:
