@@ -75,7 +75,8 @@ def audit(
 ) -> None:
     """Say whether training changed the model, and if not, why. No model is built.
 
-    Exit code 3 if a verdict is in --fail-on, 2 if a path holds no adapter.
+    Exit code 3 if a verdict is in --fail-on (of a run's checkpoints the last one counts), 2 if a
+    path holds no adapter.
     """
     failing = _verdicts(fail_on)
     from experiments.console import note, print_json
@@ -84,9 +85,13 @@ def audit(
 
     folder = None if base is None else _base_folder(base)
     audits: list[AdapterAudit] = []
+    final: list[AdapterAudit] = []
     for path in paths:
         note(f"Auditing {path}")
-        audits += audit_path(path, base=folder, initial=initial, device=device)
+        run = audit_path(path, base=folder, initial=initial, device=device)
+        audits += run
+        # Early checkpoints may well be untrained. A folder may hold several named adapters.
+        final += [found for found in run if found.step == run[-1].step]
     if json:
         print_json([audit_to_json(found) for found in audits])
     else:
@@ -102,7 +107,7 @@ def audit(
         write_audits(out, audits)
         draw_adapters(out)
         note(f"Written to {out}")
-    if any(found.verdict in failing for found in audits):
+    if any(found.verdict in failing for found in final):
         raise typer.Exit(3)
 
 

@@ -112,6 +112,15 @@ class Convolutions(torch.nn.Module):
         save_file(self.state_dict(), str(Path(folder) / "model.safetensors"))
 
 
+class GroupedConvolutions(Convolutions):
+    """Two groups of channels in each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plane = torch.nn.Conv2d(6, 10, (3, 2), groups=2)
+        self.inner = torch.nn.Conv2d(6, 10, (2, 3), groups=2)
+
+
 def save_case(
     folder: Path,
     build: Callable[[], torch.nn.Module],

@@ -102,6 +102,28 @@ def test_exit_codes(paper: Path, tmp_path: Path) -> None:
     assert wrong.exit_code == 2 and "Did you mean negligible" in wrong.stderr
 
 
+def test_of_a_run_the_last_adapter_decides(tmp_path: Path) -> None:
+    config = LoraConfig(r=2, target_modules=["q_proj"])
+    for name, scale in (("idle", 0.0), ("trained", 0.05)):
+        save_case(tmp_path / name, llama, config, scale=scale)
+
+    def lay(*names: str) -> Path:
+        folder = tmp_path / "_".join(names)
+        for step, name in enumerate(names):
+            target = folder / (f"checkpoint-{step}" if step < 2 else "final")
+            target.mkdir(parents=True)
+            for file in ("adapter_config.json", "adapter_model.safetensors"):
+                (target / file).write_bytes((tmp_path / name / "adapter" / file).read_bytes())
+        return folder
+
+    good, bad = lay("idle", "trained"), lay("trained", "idle")
+    assert run(good).exit_code == 0
+    assert run(bad).exit_code == 3
+    assert run(bad, good).exit_code == 3
+    assert run(lay("idle", "idle", "trained")).exit_code == 0
+    assert run(lay("trained", "trained", "idle")).exit_code == 3
+
+
 def test_the_plain_verdict_says_what_to_do(paper: Path) -> None:
     text = " ".join(run(paper).stdout.split())
     assert "NEGLIGIBLE: This adapter will decode like its base:" in text

@@ -10,6 +10,7 @@ import pytest
 import torch
 from adapter_models import (
     Convolutions,
+    GroupedConvolutions,
     experts,
     gpt2,
     llama,
@@ -94,6 +95,28 @@ OTHER: dict[str, tuple[Callable[[], torch.nn.Module], peft.PeftConfig]] = {
         gpt2,
         peft.IA3Config(
             target_modules=["c_attn", "c_proj"], feedforward_modules=["c_proj"], fan_in_fan_out=True
+        ),
+    ),
+    "ia3 conv": (
+        Convolutions,
+        peft.IA3Config(target_modules=["plane", "point"], feedforward_modules=["point"]),
+    ),
+    "ia3 conv groups": (
+        GroupedConvolutions,
+        peft.IA3Config(target_modules=["plane", "inner"], feedforward_modules=".*inner|inner"),
+    ),
+    "ia3 conv turned": (
+        Convolutions,
+        peft.IA3Config(target_modules=["plane", "point"], feedforward_modules=["plane"]),
+    ),
+    "oft embedding": (
+        llama,
+        peft.OFTConfig(oft_block_size=4, r=0, target_modules=["embed_tokens", "q_proj"]),
+    ),
+    "oft embedding solve": (
+        llama,
+        peft.OFTConfig(
+            oft_block_size=4, r=0, target_modules=["embed_tokens"], use_cayley_neumann=False
         ),
     ),
     "loha": (llama, peft.LoHaConfig(r=3, alpha=5, target_modules=LINEAR)),

@@ -421,7 +421,8 @@ def test_findings_of_the_budget(trained: Path) -> None:
     rewrite(trained / "adapter", lambda n, t: {n: t.sign() * size if "lora_B" in n else t})
 
     def codes_at(rate: float) -> set[str]:
-        state = {"global_step": 100, "log_history": [{"step": 50, "learning_rate": rate}]}
+        history = [{"step": step, "learning_rate": rate} for step in (50, 100)]
+        state = {"global_step": 100, "log_history": history}
         (trained / "adapter" / "trainer_state.json").write_text(json.dumps(state))
         return codes(one(trained / "adapter", base=trained / "base"))
 

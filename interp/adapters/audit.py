@@ -148,7 +148,7 @@ def _measured_one(
         return measure(update, init=init, device=device)
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, IndexError, ValueError) as error:
+    except (RuntimeError, LookupError, ValueError, ArithmeticError) as error:
         # Rows of ΔW are computed on demand, so a misfit may show only here.
         broken = finding("bad_shape", f"{update.name}: cannot be computed ({error}).")
         module, found = measure(replace(update, delta=None), init=init, device=device)
@@ -240,7 +240,26 @@ def _about_base(adapter: OpenAdapter, base: BaseModel, modules: list[ModuleAudit
     missing = [m.name for m in modules if m.kind not in ("saved", "bias") and m.base_norm is None]
     missing = [name for name in missing if base.get(name) is None]
     packed = [name for name in missing if base.quantized(name)]
-    absent = [name for name in missing if name not in packed]
+    unclear = [name for name in missing if base.ambiguous(name)]
+    absent = [name for name in missing if name not in packed and name not in unclear]
+    if unclear:
+        findings.append(
+            finding("base_ambiguous", f"Several tensors of the base fit {named(unclear)}.")
+        )
+    headless = config is not None and config.headless
+    astray = {
+        m.name: there
+        for m in modules
+        if m.kind != "saved" and (there := base.astray(m.name, headless=headless))
+    }
+    if astray:
+        name, there = next(iter(astray.items()))
+        findings.append(
+            finding(
+                "path_differs_from_base",
+                f"{len(astray)} of {len(modules)} are elsewhere in the base: {name} is {there}.",
+            )
+        )
     if packed:
         findings.append(finding("base_quantized", f"Not in floating point: {named(packed)}."))
     if absent:
@@ -250,9 +269,8 @@ def _about_base(adapter: OpenAdapter, base: BaseModel, modules: list[ModuleAudit
                 f"{len(absent)} of {len(modules)} are not in {base.path}: {named(absent)}.",
             )
         )
-    # A folder of the Hub's cache has the name further up.
     named_base = "" if config is None else config.base_model
-    if Path(named_base).name not in str(base.path.resolve()):
+    if named_base and not _same_name(named_base, base.path):
         findings.append(
             finding("base_overridden", f"The config names {named_base}, not {base.path}.")
         )
@@ -261,6 +279,14 @@ def _about_base(adapter: OpenAdapter, base: BaseModel, modules: list[ModuleAudit
     if base.tied and tied:
         findings.append(finding("tied_embeddings", f"The base ties {named(tied)}."))
     return findings
+
+
+def _same_name(named_base: str, path: Path) -> bool:
+    """Whether a folder, or one that it lies in, is called as the config calls the base."""
+    # A folder of the Hub's cache has the name further up.
+    names = {Path(named_base).name, f"models--{named_base.replace('/', '--')}"}
+    segments = {*path.parts, *path.resolve().parts}
+    return not {name.casefold() for name in names}.isdisjoint(s.casefold() for s in segments)
 
 
 def _about_saved(adapter: OpenAdapter, modules: list[ModuleAudit]) -> list[Finding]:

@@ -30,6 +30,10 @@ _UNFUSED: Final = {
 }
 # Models whose modules are called otherwise than the tensors in their files.
 _RENAMED: Final = ((".mlp.", ".block_sparse_moe."),)
+# From the segment before the first number on.
+_NUMBERED: Final = re.compile(r"(?:^|\.)([^.]+\.\d+\..+)$")
+# The text part of a model for several kinds of input.
+_PARTS: Final = frozenset({"language_model", "text_model"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +45,77 @@ class BaseModel:
         tensors: the open files.
         tied: whether input and output embeddings are one tensor.
         by_tail: from a name's end, counted from the block index on, to full names.
+        multimodal: whether its config has parts for several kinds of input.
     """
 
     path: Path
     tensors: Tensors
     tied: bool
     by_tail: dict[str, list[str]]
+    multimodal: bool = False
 
     def find(self, name: str) -> str | None:
         """Name in the files of the tensor that a module calls `name`, None if there is none.
 
         Files may lack or add leading segments (`transformer.`, `model.`): then the end of the
-        name, from the block index on, must fit exactly one tensor.
+        name, from the block index on, must fit one tensor. Of several, the one that shares the
+        most leading segments is taken (the text and the vision part of one model).
         """
         if name in self.tensors:
             return name
-        for called in (name, *(name.replace(ours, files) for ours, files in _RENAMED)):
-            found = self.by_tail.get(_tail(called), [])
-            if len(found) == 1:
-                return found[0]
+        best = self._candidates(name)
+        if len(best) == 1:
+            return best[0]
         if self.tied and name.endswith(("lm_head.weight", "embed_out.weight")):
             return next((n for n in self.tensors if n.endswith(_EMBEDDINGS)), None)
         return None
+
+    def ambiguous(self, name: str) -> bool:
+        """Whether several tensors could be meant by `name`."""
+        return name not in self.tensors and len(self._candidates(name)) > 1
+
+    def astray(self, name: str, *, headless: bool = False) -> str | None:
+        """The tensor that fits the end of `name` only, so that the module is not where `name` says.
+
+        Differences between a model's files and its modules that loading takes care of do not count.
+
+        Args:
+            name: of a parameter.
+            headless: whether the adapter's model lacks the outer module that the files may have.
+        """
+        found = self.find(name)
+        if found is None or found == name or found not in self._candidates(name):
+            return None
+        ours, files = _leading(name), _leading(found)
+        outermost = bool(ours) or headless or not _NUMBERED.search(name)
+        if self.multimodal and outermost and _parts(ours) == _parts(files):
+            return None
+        if headless and ours == files[1:]:
+            return None
+        outer = ours[:1]
+        if (
+            ours[1:] == files
+            and not _PARTS.intersection(outer)
+            and files[:1] not in (["model"], ["transformer"])
+            and not any(tensor.startswith(f"{outer[0]}.") for tensor in self.tensors)
+        ):
+            return None  # files of the bare model, as GPT-2's are
+        return None if ours == files else found
+
+    def _candidates(self, name: str) -> list[str]:
+        """The tensors that fit the end of `name` best."""
+        for called in (name, *(name.replace(ours, files) for ours, files in _RENAMED)):
+            found = self.by_tail.get(_tail(called), [])
+            if not _NUMBERED.search(called):
+                # `dense.weight` alone says little: a new head is not the old one.
+                found = [one for one in found if _related(_leading(called), _leading(one))]
+            if len(found) > 1:
+                shared = [len(set(_leading(called)) & set(_leading(one))) for one in found]
+                best = max(shared)
+                found = [one for one, n in zip(found, shared, strict=True) if n == best]
+            if found:
+                return found
+        return []
 
     def get(self, name: str) -> torch.Tensor | None:
         """The tensor that a module calls `name`; fused experts are put together.
@@ -118,22 +171,42 @@ def open_base(path: Path) -> Iterator[BaseModel]:
         by_tail: dict[str, list[str]] = {}
         for name in tensors:
             by_tail.setdefault(_tail(name), []).append(name)
-        yield BaseModel(path, tensors, _tied(path / "config.json"), by_tail)
+        raw = _config(path / "config.json")
+        parts = ("text_config", "vision_config", "audio_config")
+        multimodal = any(isinstance(raw.get(part), dict) for part in parts)
+        yield BaseModel(path, tensors, _tied(raw), by_tail, multimodal)
 
 
 def _tail(name: str) -> str:
     """A name from the segment before its first number on; without one, its last two segments."""
-    match = re.search(r"(?:^|\.)([^.]+\.\d+\..+)$", name)
+    match = _NUMBERED.search(name)
     return match[1] if match else ".".join(name.split(".")[-2:])
 
 
-def _tied(config: Path) -> bool:
+def _leading(name: str) -> list[str]:
+    """The segments before a name's tail."""
+    return name.split(".")[: -(_tail(name).count(".") + 1)]
+
+
+def _related(ours: list[str], files: list[str]) -> bool:
+    """Whether two names' leading segments can mean one place: one more in front, or some shared."""
+    return ours in (files, files[1:]) or ours[1:] == files or not set(ours).isdisjoint(files)
+
+
+def _parts(leading: list[str]) -> list[str]:
+    """Leading segments without those that versions of transformers put in different orders."""
+    return [segment for segment in leading if segment != "model" and segment not in _PARTS]
+
+
+def _config(path: Path) -> dict[str, Any]:
     try:
-        raw: Any = json.loads(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    if not isinstance(raw, dict):
-        return False
+        raw: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return raw if isinstance(raw, dict) else {}
+
+
+def _tied(raw: dict[str, Any]) -> bool:
     text = raw.get("text_config")
     inner = text if isinstance(text, dict) else {}
     # transformers leaves the field out where it is the family's default, which is "tied" for GPT-2.

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
 import pickletools
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +35,7 @@ __all__ = [
 
 _BETAS: Final = (0.9, 0.999)
 _MOST_STEPS: Final = 10_000_000
+_LARGEST: Final = 1e100  # a logged number beyond it is damage
 _MOST_PICKLE: Final = 16 * 2**20
 _WANTED: Final = ("adam_beta1", "adam_beta2", "learning_rate", "optim", "seed", "weight_decay")
 
@@ -50,7 +50,7 @@ class Budget:
         lr_sum: Σ lr_t.
         lr_root_square: √Σ lr_t², the size of a random walk of unit steps.
         adam_bound: Σ lr_t·c_t, more than which no weight can have moved; None where the
-            optimiser is not of Adam's kind.
+            optimiser is not of Adam's kind, or the log too sparse to tell the rates.
         optimizer: name, or "adamw (assumed)".
         beta1: decay of the first moment.
         beta2: decay of the second moment.
@@ -125,19 +125,22 @@ def read_budget(state: Path | None) -> tuple[Budget | None, list[Finding]]:
         }
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         return None, [finding("trainer_state_unreadable", f"{state}: {error!r}.")]
-    logged = {step: lr for step, lr in logged.items() if math.isfinite(lr) and lr >= 0}
+    logged = {
+        step: lr for step, lr in logged.items() if 0 <= lr < _LARGEST and 0 <= step <= _MOST_STEPS
+    }
     if not logged or not 0 < n_steps <= _MOST_STEPS:
         return None, []
     used = _optimizer(state.parent)
     # The trainer logs the rate of the first parameter group; another group may have a larger one.
     rates = step_rates(logged, n_steps) * used.ratio
+    highest = _highest(logged, rates, used)
     budget = Budget(
         n_steps=n_steps,
         n_logged=len(logged),
         lr_sum=float(rates.sum()),
         lr_root_square=float(np.sqrt(np.square(rates).sum())),
-        adam_bound=float((rates * adam_bounds(n_steps, used.beta1, used.beta2)).sum())
-        if "adam" in used.name and "adamax" not in used.name
+        adam_bound=float((highest * adam_bounds(n_steps, used.beta1, used.beta2)).sum())
+        if highest is not None and "adam" in used.name and "adamax" not in used.name
         else None,
         optimizer=used.name,
         beta1=used.beta1,
@@ -158,6 +161,26 @@ def read_budget(state: Path | None) -> tuple[Budget | None, list[Finding]]:
     return budget, []
 
 
+def _highest(
+    logged: Mapping[int, float], rates: NDArray[np.float64], used: _Optimizer
+) -> NDArray[np.float64] | None:
+    """Rates that a bound may rest on; None where the log does not tell them.
+
+    One point, or two at the ends of a schedule that starts and ends at 0, say nothing about what
+    lies between: then the rate that training was started with bounds every step.
+    """
+    n_positive = sum(rate > 0 for rate in logged.values())
+    told = n_positive > 1 or (n_positive == 0 and len(logged) > 2)
+    if used.peak is None:
+        return rates if told else None
+    peak = used.peak * used.ratio
+    highest = max(peak, float(rates.max()))
+    # Where the logged rates stay far below the peak, it lies between them.
+    if not told or float(rates.max()) < peak / 2:
+        return np.full_like(rates, highest)
+    return np.minimum(rates, max(peak, max(logged.values()) * used.ratio))
+
+
 @dataclass(frozen=True, slots=True)
 class _Optimizer:
     """What is known of the optimiser.
@@ -168,6 +191,7 @@ class _Optimizer:
         beta2: decay of the second moment.
         ratio: largest initial rate of a parameter group over that of the first.
         seed: of the run.
+        peak: learning rate that the schedule scales, None if not known.
     """
 
     name: str
@@ -175,6 +199,7 @@ class _Optimizer:
     beta2: float
     ratio: float
     seed: int | None
+    peak: float | None
 
 
 def _optimizer(folder: Path) -> _Optimizer:
@@ -197,7 +222,16 @@ def _optimizer(folder: Path) -> _Optimizer:
     known = [float(rate) for rate in rates if isinstance(rate, float) and math.isfinite(rate)]
     ratio = max(known) / known[0] if known and known[0] > 0 else 1.0
     seed = arguments.get("seed")
-    return _Optimizer(str(name), beta1, beta2, ratio, seed if isinstance(seed, int) else None)
+    peak = arguments.get("learning_rate")
+    known_peak = isinstance(peak, float | int) and 0 < peak < _LARGEST
+    return _Optimizer(
+        str(name),
+        beta1,
+        beta2,
+        ratio,
+        seed if isinstance(seed, int) else None,
+        float(peak) if known_peak and peak is not None else None,
+    )
 
 
 def read_parameter_groups(path: Path) -> list[Mapping[str, Any]]:
@@ -208,7 +242,9 @@ def read_parameter_groups(path: Path) -> list[Mapping[str, Any]]:
 
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (pickle.UnpicklingError, OSError, EOFError, RuntimeError, ValueError, KeyError):
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception:  # noqa: BLE001 - junk can end the reader of pickles in any way
         return []
     groups = loaded.get("param_groups") if isinstance(loaded, Mapping) else None
     return [g for g in groups if isinstance(g, Mapping)] if isinstance(groups, list) else []
@@ -226,7 +262,8 @@ def _column(entries: Sequence[Mapping[str, Any]], name: str) -> list[float | Non
                 if key.startswith("rewards/") and (key.count("/") == 1 or key.endswith("/mean"))
             ]
             value = sum(means) if means and all(isinstance(m, int | float) for m in means) else None
-        good = isinstance(value, int | float) and math.isfinite(value)
+        # Compared, not converted: a whole number of JSON may be too large for a float.
+        good = isinstance(value, int | float) and -_LARGEST < value < _LARGEST
         found.append(float(value) if good and value is not None else None)
     return found
 
@@ -257,7 +294,9 @@ def read_training_arguments(path: Path) -> dict[str, str | float | int]:
             if archive.getinfo(name).file_size > _MOST_PICKLE:
                 return {}
             atoms = list(_atoms(archive.read(name)))
-    except (OSError, StopIteration, zipfile.BadZipFile, ValueError, RuntimeError):
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - so can it here; the arguments are an extra
         return {}
     found: dict[str, str | float | int] = {}
     for place, atom in enumerate(atoms):

@@ -19,9 +19,15 @@ _T = TypeVar("_T")
 PEFT_DEFAULT_RANK: Final = 8
 PEFT_DEFAULT_ALPHA: Final = 8.0
 
+_DIVIDED_BY_RANK: Final = ("LORA", "LOHA", "LOKR", "RANDLORA")
+_LARGEST_RANK: Final = 2**31 - 1
+
 # Initialisations that take part of the base weight into the factors, so that the base that the
 # adapter is applied to is no longer the released one.
 _REWRITING: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
+
+# Those that leave the base as it is; of any other nothing is known.
+_KEEPING: Final = ("true", "false", "none", "gaussian", "eva", "orthogonal", "mica")
 
 # Options under which ΔW is not s·BA, and for which no formula here is tested.
 _OTHER_FORMULA: Final = (
@@ -84,9 +90,22 @@ class AdapterConfig:
         return alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
     @property
+    def headless(self) -> bool:
+        """Whether it was trained on the bare model, whose modules have no outer `model.`."""
+        mapping = self.raw.get("auto_mapping")
+        name = mapping.get("base_model_class") if isinstance(mapping, dict) else None
+        bare = isinstance(name, str) and name.endswith("Model") and "Head" not in name
+        return bare or self.raw.get("task_type") == "FEATURE_EXTRACTION"
+
+    @property
     def rewrites_base(self) -> bool:
         """Whether the initialisation moved part of the base into the factors."""
         return self.init.startswith(_REWRITING)
+
+    @property
+    def unknown_init(self) -> bool:
+        """Whether it is not known what the initialisation did to the base."""
+        return not self.rewrites_base and self.init not in _KEEPING
 
     @property
     def other_formula(self) -> tuple[str, ...]:
@@ -111,13 +130,13 @@ def read_config(path: Path) -> tuple[AdapterConfig | None, list[Finding]]:
         return None, [finding("config_missing", f"There is no {path.name} in {path.parent}.")]
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         return None, [finding("config_unreadable", f"{path.name} is not JSON ({error}).")]
     if not isinstance(raw, dict):
         return None, [finding("config_unreadable", f"{path.name} is not a JSON object.")]
     try:
         return parse_config(raw)
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
         return None, [finding("config_unreadable", f"{path.name} has a wrong value ({error}).")]
 
 
@@ -127,6 +146,7 @@ def parse_config(raw: Mapping[str, Any]) -> tuple[AdapterConfig | None, list[Fin
     Raises:
         TypeError: a field has the wrong type.
         ValueError: a field has an impossible value.
+        OverflowError: a number is too large for a float, or infinite where it must be whole.
     """
     findings = []
     method = raw.get("peft_type")
@@ -145,8 +165,13 @@ def parse_config(raw: Mapping[str, Any]) -> tuple[AdapterConfig | None, list[Fin
     if lora and alpha is not None and float(alpha) == 0:
         findings.append(finding("alpha_zero", "lora_alpha is 0."))
     r = PEFT_DEFAULT_RANK if rank is None else int(rank)
-    if lora and r < 1:
-        raise ValueError(f"r is {r}; expected at least 1")
+    if (method in _DIVIDED_BY_RANK and r < 1) or r > _LARGEST_RANK:
+        raise ValueError(f"r is {r:.3g}; expected at least 1 and at most {_LARGEST_RANK}")
+    layers = raw.get("layers_to_transform")
+    if not all(
+        isinstance(n, int | None) for n in (layers if isinstance(layers, list) else [layers])
+    ):
+        raise TypeError("layers_to_transform is neither a number nor a list of numbers")
     if alpha is not None and not math.isfinite(float(alpha)):
         raise ValueError(f"alpha is {alpha}; expected a finite number")
     patterns = {
@@ -180,7 +205,10 @@ def _numbers(value: object) -> dict[str, float]:
         return {}
     if not isinstance(value, dict):
         raise TypeError(f"a pattern is a {type(value).__name__}; expected an object")
-    return {str(key): float(number) for key, number in value.items()}
+    found = {str(key): float(number) for key, number in value.items()}
+    if not all(map(math.isfinite, found.values())):
+        raise ValueError("a pattern's value is not finite")
+    return found
 
 
 def _names(value: object) -> tuple[str, ...]:

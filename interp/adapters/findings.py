@@ -60,6 +60,23 @@ CODES: Final[dict[str, tuple[Severity, bool, str]]] = {
         "PEFT ignores such keys on load and the adapter does nothing: put 'base_model.model.' "
         "before every key.",
     ),
+    "doubled_prefix": (
+        _E,
+        True,
+        "PEFT ignores such keys on load and the adapter does nothing: save the PEFT model itself, "
+        "not one wrapped in another, or take one 'base_model.model.' away.",
+    ),
+    "path_differs_from_base": (
+        _E,
+        True,
+        "PEFT ignores such keys on load and the adapter does nothing: rename the leading segments "
+        "as the base has them, or give the base model that the adapter was trained on.",
+    ),
+    "base_ambiguous": (
+        _W,
+        False,
+        "Several parts of the base have such a module: rename the keys' leading segments.",
+    ),
     "module_absent_from_base": (_E, True, "Give the base model that the adapter was trained on."),
     "shape_differs_from_base": (_E, True, "Give the base model that the adapter was trained on."),
     "adapter_name_in_key": (

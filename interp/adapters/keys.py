@@ -96,7 +96,7 @@ def parse_key(key: str) -> ParsedKey:
         wrappers.append("module")
         del segments[2]
     segments = [s for i, s in enumerate(segments) if s not in wrappers or (i > 0 and s == "module")]
-    prefixed = segments[0] == "base_model" and not wrappers
+    prefixed = segments[:2] == ["base_model", "model"] and not wrappers
     if segments[:2] == ["base_model", "model"]:
         segments = segments[2:]
     elif segments[0] == "base_model":
@@ -144,6 +144,11 @@ def key_findings(keys: list[ParsedKey]) -> list[Finding]:
         findings.append(
             finding("missing_prefix", f"{len(bare)} keys lack '{PREFIX}': {named(bare, 2)}.")
         )
+    doubled = [parsed.key for parsed in keys if parsed.module.startswith("base_model.")]
+    if doubled:
+        findings.append(
+            finding("doubled_prefix", f"{len(doubled)} keys hold the prefix twice: {doubled[0]}.")
+        )
     adapters = sorted({parsed.adapter for parsed in keys if parsed.adapter})
     if adapters:
         findings.append(
@@ -158,7 +163,7 @@ def layer_of(module: str) -> tuple[int | None, str]:
     The first number is the block; `encoder` or `decoder` before it stays in the name.
     """
     segments = module.split(".")
-    place = next((i for i, s in enumerate(segments) if s.isdigit()), None)
+    place = next((i for i, s in enumerate(segments) if s.isdecimal()), None)
     if place is None:
         return None, segments[-1]
     before = [s for s in segments[:place] if s in ("encoder", "decoder", "visual", "vision_tower")]

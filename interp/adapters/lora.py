@@ -13,7 +13,7 @@ from typing import Final
 import torch
 
 from interp.adapters.config import AdapterConfig
-from interp.adapters.delta import Dense, Layout, LowRank
+from interp.adapters.delta import BLOCK_ELEMENTS, Dense, Layout, LowRank, to_matrix
 from interp.adapters.findings import Finding, finding
 from interp.adapters.updates import (
     Context,
@@ -151,7 +151,29 @@ def _dora(
     if whole.delta is None:
         # Without W the magnitudes say nothing: only s·BA is known.
         return replace(update, kind="dora", complete=False, starts_zero=False)
+    if update.starts_zero and _still(whole, scale):
+        # m is ‖W‖ rounded; what the rounding does to W is no training.
+        return replace(whole, delta=product, starts_zero=True)
     return whole
+
+
+def _still(update: Update, magnitude: torch.Tensor) -> bool:
+    """Whether DoRA's magnitudes are the norms of W's rows, to an ulp of W's own format."""
+    if update.origin is None:
+        return False
+    matrix = to_matrix(update.origin, update.layout)
+    if matrix.shape[0] != magnitude.numel():
+        return False
+    # PEFT keeps factors and magnitudes in float32 at the finest.
+    ulp = max(torch.finfo(t).eps for t in (update.origin.dtype, torch.float32))
+    step = max(1, BLOCK_ELEMENTS // max(1, matrix.shape[1]))
+    for start in range(0, matrix.shape[0], step):
+        block = matrix[start : start + step]
+        length = torch.linalg.vector_norm(block, dim=1, dtype=torch.float64)
+        moved = (magnitude[start : start + step].double() - length).abs()
+        if not bool((moved <= ulp * length).all()):
+            return False
+    return True
 
 
 def _targeted(module: str, config: AdapterConfig) -> list[str]:

@@ -6,6 +6,8 @@ named by the audit and never guessed.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -103,14 +105,18 @@ def _lokr(group: Group, context: Context) -> Iterator[Update]:
 def _ia3(group: Group, context: Context) -> Iterator[Update]:
     """W ∘ l − W: l scales inputs of feed-forward modules, outputs of all others (Liu, 2022)."""
     scale = group.tensors["ia3_l"]
-    column = scale.shape[0] > 1 or scale.ndim < 2
+    column = not _feedforward(group.module, context.config, scale)
     still = bool((scale == 1).all())
 
     def rows(weight: torch.Tensor, start: int, stop: int) -> torch.Tensor:
         dtype = working(weight, scale)
         factor = scale.to(dtype).reshape(-1, 1)[start:stop] if column else scale.to(dtype).flatten()
-        if not column and weight.shape[1] != factor.numel():
-            factor = factor.repeat_interleave(weight.shape[1] // factor.numel())
+        if not column and scale.ndim > 2:
+            # A grouped convolution's output sees the inputs of its own group.
+            kernel = context.base.get(f"{group.module}.weight") if context.base else None
+            n_out, n_in, *window = kernel.shape if kernel is not None else (1, factor.numel())
+            group_of = torch.arange(start, stop) // (n_out * n_in // factor.numel())
+            factor = factor.reshape(-1, n_in)[group_of].repeat_interleave(math.prod(window), dim=1)
         return weight.to(dtype) * (factor - 1)
 
     layout: Layout = "transposed" if context.config.fan_in_fan_out else "plain"
@@ -127,6 +133,16 @@ def _ia3(group: Group, context: Context) -> Iterator[Update]:
             starts_zero=still,
             origin=bias,
         )
+
+
+def _feedforward(module: str, config: AdapterConfig, scale: torch.Tensor) -> bool:
+    """Whether a vector of IA3 scales inputs; PEFT asks the config, never the shape."""
+    names = config.raw.get("feedforward_modules")
+    if isinstance(names, str):
+        return re.fullmatch(names, module) is not None
+    if isinstance(names, list):
+        return any(module.endswith(str(name)) for name in names)
+    return scale.ndim > 1 and scale.shape[0] == 1
 
 
 def _vera(group: Group, context: Context) -> Iterator[Update]:
@@ -175,7 +191,8 @@ def _randlora(group: Group, context: Context) -> Iterator[Update]:
 
 def _oft(group: Group, context: Context) -> Iterator[Update]:
     """W Rᵀ − W, R block-diagonal, the Cayley transform of skew blocks (Qiu et al., 2023)."""
-    raw, upper = context.config.raw, group.tensors["oft_R"]
+    embedding = "oft_embedding_R" in group.tensors
+    raw, upper = context.config.raw, group.tensors["oft_embedding_R" if embedding else "oft_R"]
     size = round((1 + (1 + 8 * upper.shape[1]) ** 0.5) / 2)
     skew = torch.zeros(upper.shape[0], size, size, dtype=working(upper))
     row, column = torch.triu_indices(size, size, 1)
@@ -185,7 +202,7 @@ def _oft(group: Group, context: Context) -> Iterator[Update]:
     if raw.get("use_cayley_neumann"):
         # (I + Q)(I − Q)⁻¹ with the inverse as a truncated series: I + 2Q + 2Q² + …, the last
         # power once; PEFT never stops before the third power once it has passed the first.
-        terms = int(raw.get("num_cayley_neumann_terms", 5))
+        terms = min(int(raw.get("num_cayley_neumann_terms", 5)), 1000)
         top = max(terms - 1, 3) if terms > 2 else terms - 1
         rotation, power = eye.clone(), eye
         for n in range(1, top + 1):
@@ -193,6 +210,8 @@ def _oft(group: Group, context: Context) -> Iterator[Update]:
             rotation = rotation + power * (1 if n == top and terms > 2 else 2)
     else:
         rotation = torch.linalg.solve(eye + skew, eye - skew, left=False)
+    if embedding:
+        rotation = rotation.transpose(1, 2)  # its rows are rotated as outputs, not as inputs
 
     def rows(weight: torch.Tensor, start: int, stop: int) -> torch.Tensor:
         del start, stop

@@ -24,6 +24,15 @@ from interp.errors import AdapterError
 
 __all__ = ["OpenAdapter", "open_adapter", "read_updates"]
 
+_MISFITS: Final = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    RuntimeError,
+    ArithmeticError,
+    re.error,
+)
 _SHARED: Final = ("vera_A", "vera_B", "randlora_A", "randlora_B")
 
 
@@ -92,7 +101,11 @@ def read_updates(adapter: OpenAdapter, base: BaseModel | None) -> Iterator[Updat
     for key in adapter.keys:
         # RandLora repeats the shared bases in every module: these copies are only checked.
         if key.part in _SHARED and 0 not in tensors.shape(key.key):
-            tensor = _wide(tensors.get(key.key))
+            read = _read(tensors, [key])
+            if isinstance(read, Finding):
+                yield Update(f"{key.module}.weight", key.module, "linear", findings=(read,))
+                continue
+            tensor = read[key]
             if not bool(tensor.isfinite().all()):
                 yield _not_finite(key.module, [key.key])
             if not key.module:
@@ -104,7 +117,10 @@ def read_updates(adapter: OpenAdapter, base: BaseModel | None) -> Iterator[Updat
     for (module, depth), keys in sorted(groups.items(), key=lambda item: _order(item[0])):
         if any(0 in tensors.shape(key.key) for key in keys):
             continue
-        read = {key: _wide(tensors.get(key.key)) for key in keys}
+        read = _read(tensors, keys)
+        if isinstance(read, Finding):
+            yield Update(f"{module}.weight", module, "linear", findings=(read,))
+            continue
         broken = [key.key for key, tensor in read.items() if not bool(tensor.isfinite().all())]
         if broken:
             yield _not_finite(module, broken)
@@ -120,6 +136,18 @@ def read_updates(adapter: OpenAdapter, base: BaseModel | None) -> Iterator[Updat
         }
         if parts:
             yield from _built(Group(module, depth, parts, shared), context)
+
+
+def _read(tensors: Tensors, keys: list[ParsedKey]) -> dict[ParsedKey, torch.Tensor] | Finding:
+    try:
+        read = {key: tensors.get(key.key) for key in keys}
+    except AdapterError as error:
+        return finding("weights_unreadable", str(error))
+    for key, tensor in read.items():
+        if tensor.is_complex() or tensor.layout != torch.strided or tensor.is_quantized:
+            kind = f"{str(tensor.dtype).removeprefix('torch.')}, {tensor.layout}"
+            return finding("bad_shape", f"{key.key} holds no plain real numbers ({kind}).")
+    return {key: _wide(tensor) for key, tensor in read.items()}
 
 
 def _not_finite(module: str, names: list[str]) -> Update:
@@ -139,7 +167,7 @@ def _built(group: Group, context: Context) -> Iterator[Update]:
         yield from builder(group, context)
     except torch.OutOfMemoryError:
         raise
-    except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AdapterError) as error:
+    except (*_MISFITS, AdapterError) as error:
         found = finding("bad_shape", f"{group.module}: the tensors do not fit together ({error}).")
         yield Update(f"{group.module}.weight", group.module, "linear", findings=(found,))
 
@@ -147,7 +175,7 @@ def _built(group: Group, context: Context) -> Iterator[Update]:
 def _order(key: tuple[str, int]) -> tuple[list[tuple[int, str]], int]:
     """Natural order of module names: layer 2 before layer 10."""
     pieces = re.split(r"(\d+)", key[0])
-    return [(int(piece), "") if piece.isdigit() else (0, piece) for piece in pieces], -key[1]
+    return [(int(piece), "") if piece.isdecimal() else (0, piece) for piece in pieces], -key[1]
 
 
 def _about_method(config: AdapterConfig) -> list[Finding]:
@@ -164,8 +192,16 @@ def _about_method(config: AdapterConfig) -> list[Finding]:
                 f"so s·BA is not what training changed.",
             )
         ]
-    if config.method == "LORA" and config.init == "false":
-        return [finding("random_initialisation", "init_lora_weights is false.")]
+    if config.method == "LORA" and config.unknown_init:
+        return [
+            finding(
+                "rewritten_base",
+                f"init_lora_weights is {config.init!r}, which is not known: it may have taken part "
+                f"of the base into the factors.",
+            )
+        ]
+    if config.method == "LORA" and config.init in ("false", "none"):
+        return [finding("random_initialisation", f"init_lora_weights is {config.init}.")]
     return []
 
 

@@ -19,7 +19,8 @@ def saved_update(
 ) -> Update:
     """A tensor that stands in for the base's parameter of the same name.
 
-    A vocabulary that was resized is compared on the rows that both have.
+    A vocabulary that was resized is compared on the rows that both have; that it was resized is
+    a change in itself.
 
     Args:
         name: of the parameter.
@@ -40,6 +41,7 @@ def saved_update(
         )
         return Update(name, module, kind, complete=False, findings=(unknown,))
     findings = []
+    resized = tensor.shape != origin.shape
     if tensor.shape != origin.shape:
         if tensor.ndim != 2 or origin.ndim != 2 or tensor.shape[1] != origin.shape[1]:
             group = Group(module, 0, {})
@@ -48,6 +50,14 @@ def saved_update(
             finding(
                 "base_tensors_saved",
                 f"{name} has {tensor.shape[0]} rows, the base {origin.shape[0]}: it was resized.",
+            )
+        )
+        findings.append(
+            finding(
+                "saved_tensors_unverified",
+                f"{name} has {tensor.shape[0]} rows, the base {origin.shape[0]}: what the others "
+                f"do cannot be compared.",
+                remedy="Judge added or removed tokens by the task.",
             )
         )
         n_rows = min(tensor.shape[0], origin.shape[0])
@@ -66,7 +76,9 @@ def saved_update(
             lambda start, stop: new[start:stop].to(dtype) - old[start:stop].to(dtype),
         ),
         # Compared in the base's precision: a copy saved in float32 is no change.
-        starts_zero=bool(torch.equal(tensor.to(origin.dtype), origin)),
+        starts_zero=not resized and bool(torch.equal(tensor.to(origin.dtype), origin)),
+        # What new rows do to answers is not in the rows that both have.
+        complete=not resized,
         origin=origin,
         findings=tuple(findings),
     )

@@ -143,10 +143,12 @@ def _open(path: Path, stack: ExitStack) -> TensorSource | Finding:
             "unsafe_pickle",
             f"{path.name} holds more than tensors and was not loaded: {_first_line(error)}",
         )
-    except (OSError, EOFError, RuntimeError, ValueError, KeyError) as error:
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001 - junk can end the reader of pickles in any way
         return finding("weights_unreadable", f"{path.name} cannot be read ({_first_line(error)}).")
     if not isinstance(loaded, Mapping) or not all(
-        isinstance(value, torch.Tensor) for value in loaded.values()
+        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in loaded.items()
     ):
         return finding("weights_unreadable", f"{path.name} is not a mapping of names to tensors.")
     return MemoryTensors(loaded)

@@ -157,7 +157,11 @@ def judge_budget(
     kappa = rms / walk if rms is not None and walk > 0 else None
     # What else is trained (saved modules, biases, magnitudes) has no bound here.
     reach = None if other else _reach(budget, moving)
-    capped = None if reach is None else reach < 1
+    largest = max((m.moved_max or 0.0 for m in moving), default=0.0)
+    exceeded = budget.adam_bound is not None and largest > budget.adam_bound * (1 + 1e-6)
+    # A state of another run explains nothing, and no rate but 0 leaves B at exactly 0.
+    excluded = exceeded or (verdict == "untrained" and budget.lr_sum > 0)
+    capped = None if reach is None else reach < 1 and not excluded
     found = []
     small = verdict in ("negligible", "weak", "untrained")
     if capped and small:
@@ -168,8 +172,8 @@ def judge_budget(
                 f"always agree reach {reach:.2g} of what a weak update needs.",
             )
         )
-    largest = max((m.moved_max or 0.0 for m in moving), default=0.0)
-    if budget.adam_bound is not None and largest > budget.adam_bound * (1 + 1e-6):
+    small = small and budget.n_logged > 1
+    if exceeded:
         found.append(
             finding(
                 "budget_exceeded",
