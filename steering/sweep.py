@@ -8,7 +8,7 @@ prompt token and the answer stub alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -225,17 +225,8 @@ def _plan(
 
 def _moved(vector: Direction, place: Direction) -> Direction:
     """A random direction's vector at the layer and norm of another direction."""
-    return Direction(
-        vector=vector.vector,
-        layer=place.layer,
-        hook_point=place.hook_point,
-        method=vector.method,
-        class_gap=None,
-        median_norm=place.median_norm,
-        model_id=place.model_id,
-        token_rule=place.token_rule,
-        n_true=0,
-        n_false=0,
+    return replace(
+        place, vector=vector.vector, method=vector.method, class_gap=None, n_true=0, n_false=0
     )
 
 
