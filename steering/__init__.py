@@ -9,15 +9,18 @@ _run_path(str(_Path(__file__).parents[1] / "interp" / "guard.py"))["require_sibl
 )
 
 from steering.hooks import steer  # noqa: E402
-from steering.interventions import add, add_at  # noqa: E402
+from steering.interventions import Intervention, add  # noqa: E402
+from steering.positions import POSITIONS, Positions  # noqa: E402
 from steering.results import SteeringSweep, write_steering  # noqa: E402
 from steering.sweep import SignedItems, fold_direction, sweep_steering  # noqa: E402
 
 __all__ = [
+    "POSITIONS",
+    "Intervention",
+    "Positions",
     "SignedItems",
     "SteeringSweep",
     "add",
-    "add_at",
     "fold_direction",
     "steer",
     "sweep_steering",
