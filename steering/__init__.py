@@ -8,10 +8,11 @@ _run_path(str(_Path(__file__).parents[1] / "interp" / "guard.py"))["require_sibl
     __file__, "interp", "activations"
 )
 
+from steering.directions import fold_direction  # noqa: E402
 from steering.hooks import steer  # noqa: E402
 from steering.interventions import add, add_at  # noqa: E402
 from steering.results import SteeringSweep, write_steering  # noqa: E402
-from steering.sweep import SignedItems, fold_direction, sweep_steering  # noqa: E402
+from steering.sweep import SignedItems, sweep_steering  # noqa: E402
 
 __all__ = [
     "SignedItems",
