@@ -9,14 +9,16 @@ from typing import Literal
 import numpy as np
 import torch
 from einops import einsum
+from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.direction import Direction
 from interp.errors import SteeringError
 from interp.vocabulary import HookPoint
 from steering.positions import Positions, require_positions
+from steering.projections import clamped, projected_out
 
-__all__ = ["AlphaUnit", "Intervention", "add", "added", "shift"]
+__all__ = ["AlphaUnit", "Intervention", "add", "added", "clamp", "project_out", "shift"]
 
 AlphaUnit = Literal["median", "absolute"]
 """`median`: alpha counts median residual norms of the layer; `absolute`: it is the norm added."""
@@ -77,21 +79,80 @@ def add(
     Raises:
         SteeringError: an alpha is not finite, or the policy is unknown.
     """
-    policy = require_positions(positions)
-    sizes = np.atleast_1d(np.asarray(alpha, dtype=np.float64))
-    if sizes.ndim != 1 or not np.isfinite(sizes).all():
-        raise SteeringError(f"alpha is {alpha}; expected finite numbers, one or one a sequence.")
+    sizes = _numbers(alpha, "alpha")
     if alpha_unit == "median":
         sizes = sizes * direction.median_norm
-    one = np.ndim(alpha) == 0
-    vectors = direction.vector[None] if one else np.repeat(direction.vector[None], len(sizes), 0)
-    return shift(direction, vectors, sizes, policy)
+    vectors = direction.vector[None].repeat(len(sizes), axis=0)
+    return shift(direction, vectors, sizes, require_positions(positions))
+
+
+def project_out(
+    direction: Direction,
+    strength: float | Sequence[float] = 1.0,
+    *,
+    positions: str = "last_prompt",
+) -> Intervention:
+    """Take the projection on a direction out of the residual stream at its layer.
+
+    Args:
+        direction: what to take out.
+        strength: share that is taken out, one number or one a sequence; 2 mirrors.
+        positions: see `add`.
+    """
+    return _along(direction, _numbers(strength, "strength"), positions, projected_out)
+
+
+def clamp(
+    direction: Direction,
+    target: float | Sequence[float],
+    *,
+    positions: str = "last_prompt",
+) -> Intervention:
+    """Set the projection on a direction, whatever it was.
+
+    Args:
+        direction: along which.
+        target: projection wanted, in units of the residual stream, one number or one a sequence.
+        positions: see `add`.
+    """
+    return _along(direction, _numbers(target, "target"), positions, clamped)
+
+
+def _numbers(value: float | Sequence[float], what: str) -> NDArray[np.float64]:
+    """One entry for a number, so that it fits any batch."""
+    found = np.atleast_1d(np.asarray(value, dtype=np.float64))
+    if found.ndim != 1 or not len(found) or not np.isfinite(found).all():
+        raise SteeringError(f"{what} is {value}; expected finite numbers, one or one a sequence.")
+    return found
+
+
+def _along(
+    direction: Direction,
+    amounts: NDArray[np.float64],
+    positions: str,
+    function: Callable[[Tensor, Tensor, Tensor], Tensor],
+) -> Intervention:
+    vector, sizes = torch.from_numpy(direction.vector), torch.from_numpy(amounts)
+
+    def change(hidden: Tensor, row: Tensor) -> Tensor:
+        at = row if len(sizes) > 1 else torch.zeros_like(row)
+        return function(hidden, vector.expand(len(row), -1), sizes.to(row.device)[at])
+
+    return Intervention(
+        layer=direction.layer,
+        hook_point=direction.hook_point,
+        positions=require_positions(positions),
+        change=change,
+        d_model=len(vector),
+        n_rows=len(sizes) if len(sizes) > 1 else None,
+        model_id=direction.model_id,
+    )
 
 
 def shift(
     place: Direction,
-    vectors: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
-    coefficients: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    vectors: NDArray[np.float32],
+    coefficients: NDArray[np.float64],
     positions: Positions,
 ) -> Intervention:
     """Add `coefficients[i] · vectors[i]` to sequence i; one row of either fits any batch.

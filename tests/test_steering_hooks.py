@@ -16,7 +16,7 @@ from activations import HFBackend
 from activations.hooks import count_hooks, find_blocks
 from interp.direction import Direction
 from interp.errors import SteeringError
-from steering import POSITIONS, add, steer
+from steering import POSITIONS, add, clamp, project_out, steer
 from steering.interventions import added
 from steering.positions import selected
 
@@ -287,6 +287,38 @@ def test_absolute_sizes_and_the_number_type_of_the_layer() -> None:
     absolute = add(unit([1.0, 0, 0, 0]), 3, alpha_unit="absolute").change(hidden, rows)
     assert (median - hidden)[:, 0].tolist() == [6, 6, 6]
     assert (absolute - hidden)[:, 0].tolist() == [3, 3, 3]
+
+
+def test_project_out_and_clamp_set_the_projection_of_the_named_tokens(
+    tiny_backend: Callable[..., HFBackend],
+) -> None:
+    backend, direction = tiny_backend(), some_direction()
+    vector = torch.from_numpy(direction.vector)
+
+    def along(interventions: list[Any]) -> Tensor:
+        # Read at the second token too, which `last_prompt` does not name.
+        with steer(backend, interventions):
+            streams = [backend.capture([ids], [at], [3]).resid_post[0, 1] for ids, at in reads]
+        return torch.stack(streams) @ vector
+
+    reads = [([5, 9, 30], 2), ([5, 9, 30], 1), ([8, 7, 1], 2)]
+    plain = along([])
+    assert (plain.abs() > 0.1).all()
+    torch.testing.assert_close(
+        along([project_out(direction)]), plain * torch.tensor([0, 1, 0]), rtol=1e-4, atol=1e-4
+    )
+    torch.testing.assert_close(
+        along([project_out(direction, 2, positions="all")]), -plain, rtol=1e-4, atol=1e-4
+    )
+    torch.testing.assert_close(
+        along([clamp(direction, 7, positions="prompt")]),
+        torch.full((3,), 7.0),
+        rtol=1e-4,
+        atol=1e-4,
+    )
+    with steer(backend, [clamp(direction, [1.0, -2.0])]):
+        both = backend.capture([[5, 9, 30], [8, 7, 1]], [2, 2], [3]).resid_post[:, 1] @ vector
+    torch.testing.assert_close(both, torch.tensor([1.0, -2.0]), rtol=1e-4, atol=1e-4)
 
 
 def test_a_bfloat16_model_stays_one(tiny_model: Callable[..., Any]) -> None:
