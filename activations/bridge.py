@@ -88,7 +88,7 @@ class TransformerLensBackend(HFBackend):
     ) -> AbstractContextManager[None]:
         """Watch every forward pass inside the context, at the bridge's hook points."""
 
-        def first(hidden: Tensor, hook: Any) -> None:  # noqa: ARG001
+        def pre0(hidden: Tensor, hook: Any) -> None:  # noqa: ARG001
             on_resid_pre0(hidden)
 
         def at(layer: int) -> Callable[..., None]:
@@ -98,10 +98,10 @@ class TransformerLensBackend(HFBackend):
             return post
 
         points = [(f"blocks.{layer}.hook_out", at(layer)) for layer in range(self.n_layers)]
-        return self._hooked([("blocks.0.hook_in", first), *points])
+        return self._hooked([("blocks.0.hook_in", pre0), *points], first=False)
 
     def intervene(self, edits: Sequence[Edit]) -> AbstractContextManager[None]:
-        """Apply edits to every forward pass inside the context, in the order given."""
+        """Apply edits to every forward pass inside the context, before any other hook."""
         require_layers(edits, self.n_layers)
 
         def changing(edit: Edit) -> Callable[..., Tensor]:
@@ -112,10 +112,24 @@ class TransformerLensBackend(HFBackend):
 
         names = {"resid_post": "hook_out", "resid_pre": "hook_in"}
         return self._hooked(
-            [(f"blocks.{edit.layer}.{names[edit.hook_point]}", changing(edit)) for edit in edits]
+            [(f"blocks.{edit.layer}.{names[edit.hook_point]}", changing(edit)) for edit in edits],
+            first=True,
         )
 
     @contextmanager
-    def _hooked(self, hooks: Sequence[tuple[str, Callable[..., Any]]]) -> Iterator[None]:
-        with self._bridge.hooks(fwd_hooks=list(hooks)):
+    def _hooked(
+        self, hooks: Sequence[tuple[str, Callable[..., Any]]], *, first: bool
+    ) -> Iterator[None]:
+        """Hooks at named points; `first` puts them before all that are there already."""
+        points = self._bridge.hook_dict
+        added = []
+        try:
+            # Each one is put before the others, so the last one to be added runs first.
+            for name, function in reversed(hooks) if first else hooks:
+                point = points[name]
+                added.append((point, point.add_hook(function, prepend=first)))
             yield
+        finally:
+            for point, handle in added:
+                handle.hook.remove()
+                point.fwd_hooks[:] = [kept for kept in point.fwd_hooks if kept is not handle]

@@ -1,4 +1,4 @@
-"""The nnsight backend: every pass is one trace that reads and writes the blocks in forward order."""
+"""The nnsight backend: a pass is a trace that reads and writes the blocks in forward order."""
 
 from __future__ import annotations
 
@@ -71,8 +71,9 @@ class NNsightBackend(HFBackend):
             options["attention_mask"] = torch.ones(n, length, dtype=torch.long, device=self.device)
         with self._traced.trace(**options):
             self._visit()
+            # A name that is assigned inside a trace is what comes out of it.
             output = self._traced.output.save()
-        return output
+        return output  # noqa: RET504
 
     def _visit(self) -> None:
         """Inside a trace: apply edits and call watchers, in the order in which blocks run."""
@@ -103,10 +104,11 @@ class NNsightBackend(HFBackend):
 
     @contextmanager
     def intervene(self, edits: Sequence[Edit]) -> Iterator[None]:
-        """Apply edits to every forward pass inside the context, in the order given."""
+        """Apply edits to every forward pass inside the context."""
         require_layers(edits, self.n_layers)
         before = self._edits
-        self._edits = [*before, *edits]
+        # Of nested contexts the inner one edits first, as with hooks that are prepended.
+        self._edits = [*edits, *before]
         try:
             yield
         finally:

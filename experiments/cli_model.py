@@ -39,7 +39,7 @@ __all__ = ["answer", "extract", "running"]
 
 @contextmanager
 def running(spec: ModelSpec, adapter: Path | None) -> Iterator[HFBackend]:
-    """A loaded model, with an adapter attached if one is given, in the library that was asked for."""
+    """A loaded model in the library that was asked for, with an adapter if one is given."""
     from activations import load_backend
     from activations.adapter import adapted
     from activations.libraries import in_library, require_library
