@@ -59,7 +59,8 @@ class _Run:
 
     def lend(self, layer: Any) -> Any:
         """A cache layer that hands new keys and values back as they are, and says where the kept
-        ones are."""
+        ones are.
+        """
         lent = copy.copy(layer)
 
         def update(keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:

@@ -130,8 +130,9 @@ def resumed_logits(
         change: from hidden states (n, seq, d_model) to new ones; must not write in place.
     """
     output = kept.outputs[layer]
-    with _skipped(backend.blocks[:layer], output), _replaced(
-        backend.blocks[layer], with_hidden(output, change(hidden_of(output)))
+    with (
+        _skipped(backend.blocks[:layer], output),
+        _replaced(backend.blocks[layer], with_hidden(output, change(hidden_of(output)))),
     ):
         return backend.logits(kept.sequences, logit_ids)
 

@@ -44,7 +44,7 @@ from interp.vocabulary import Dtype, Grouping
 from probes import ProbeSweep, make_folds, sweep_layers, write_sweep
 from probes.solver import require_strength
 from steering import SignedItems, sweep_steering, write_steering
-from steering.sweep import nonzero_alphas
+from steering.plan import nonzero_alphas
 
 __all__ = ["NAME", "ExpressionGapConfig", "run_expression_gap", "signed_items"]
 
@@ -67,7 +67,7 @@ class ExpressionGapConfig:
         folds: outer folds.
         grouping: `group` or `none`.
         alphas: steering sizes, in multiples of the median residual norm.
-        random_directions: random directions, each in a ± pair.
+        random_directions: random directions, in ± pairs.
         max_new_tokens: cut of greedy answers.
         batch_tokens: padded tokens a batch.
         dtype: of the model.
@@ -86,7 +86,7 @@ class ExpressionGapConfig:
     folds: int = 5
     grouping: Grouping = "group"
     alphas: tuple[float, ...] = (1.0,)
-    random_directions: int = 5
+    random_directions: int = 10
     max_new_tokens: int = MAX_NEW_TOKENS
     batch_tokens: int = BATCH_TOKENS
     dtype: Dtype = "float32"
