@@ -6,12 +6,17 @@ All functions work on numpy arrays; no model is run here.
 from interp.direction.core import (
     Direction,
     random_direction,
-    read_direction,
     unit_direction,
-    write_direction,
 )
 from interp.direction.covariance import ShrunkCovariance, shrunk_covariance
 from interp.direction.erasure import Eraser, fit_eraser
+from interp.direction.files import (
+    read_direction,
+    read_directions,
+    require_model,
+    write_direction,
+    write_directions,
+)
 from interp.direction.kinds import (
     FITTED_KINDS,
     FittedKind,
@@ -42,11 +47,14 @@ __all__ = [
     "paired_component",
     "random_direction",
     "read_direction",
+    "read_directions",
+    "require_model",
     "shrunk_covariance",
     "shuffle_labels",
     "unembedding_difference",
     "unit_direction",
     "whitened_difference",
     "write_direction",
+    "write_directions",
     "writer_direction",
 ]
