@@ -8,6 +8,7 @@ from interp.direction.core import (
     random_direction,
     unit_direction,
 )
+from interp.direction.cosines import CosineTable, cosine_table
 from interp.direction.covariance import ShrunkCovariance, shrunk_covariance
 from interp.direction.erasure import Eraser, fit_eraser
 from interp.direction.files import (
@@ -35,12 +36,14 @@ from interp.direction.vectors import (
 
 __all__ = [
     "FITTED_KINDS",
+    "CosineTable",
     "Direction",
     "Eraser",
     "FittedKind",
     "ShrunkCovariance",
     "class_mean_difference",
     "class_mean_direction",
+    "cosine_table",
     "fit_direction",
     "fit_eraser",
     "orthogonal_draw",
