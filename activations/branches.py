@@ -2,8 +2,8 @@
 
 A branch changes the residual stream of the first suffix token (or of all of them) at the output of
 one block. Below that block it is the unchanged run, so it joins the batch there: one pass up the
-layers carries the unchanged suffix and every branch that has left it so far. The rows of an item read
-the item's kept keys and values where they lie; nothing of the prompt is copied or run again.
+layers carries the unchanged suffix and every branch that has left it so far. The rows of an item
+read the item's kept keys and values where they lie; nothing of the prompt is copied or run again.
 
 This works through transformers' interface for attention functions, so a model has to use it.
 """
@@ -58,9 +58,7 @@ class _Run:
         self.keys = self.values = torch.empty(0)
 
     def lend(self, layer: Any) -> Any:
-        """A cache layer that hands new keys and values back as they are, and says where the kept
-        ones are.
-        """
+        """A cache layer that hands new keys and values back, and says where the kept ones are."""
         lent = copy.copy(layer)
 
         def update(keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
@@ -240,7 +238,7 @@ def head_rows(model: Any, ids: Sequence[int]) -> Iterator[bool]:
     index = torch.tensor(list(ids), device=head.weight.device)
     weight = head.weight[index]
     bias = None if head.bias is None else head.bias[index]
-    head.forward = lambda hidden: nn.functional.linear(hidden, weight, bias)  # type: ignore[method-assign]
+    head.forward = lambda input: nn.functional.linear(input, weight, bias)  # type: ignore[method-assign]
     try:
         yield True
     finally:

@@ -1,8 +1,8 @@
 """Forced-choice logits of many changed runs, with everything below the change run once.
 
-`branch_logits` serves changes from the last prompt token on: see `activations.branches`. `resumed_logits`
-serves changes anywhere: the residual stream at the output of a block is kept, and each changed run
-starts there.
+`branch_logits` serves changes from the last prompt token on: see `activations.branches`.
+`resumed_logits` serves changes anywhere: the residual stream at the output of a block is kept, and
+each changed run starts there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Kept", "branch_logits", "keep_residuals", "resumed_logits", "why_not
 
 
 def why_not_reusable(backend: object) -> str | None:
-    """Why a backend cannot reuse what lies below a change, or None if nothing is known against it."""
+    """Why a backend cannot reuse what lies below a change; None if nothing is known against it."""
     if not isinstance(backend, HFBackend) or backend.library != "hf":
         return f"the backend is a {type(backend).__name__}; only transformers itself can"
     reason = why_not_branchable(backend.model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from activations import Edit, HFBackend, ModelBackend, Prompt
+from activations.backend import SharedPrefix
 from activations.batches import plan_batches, run_batches
 from activations.branches import Branches
+from activations.passes import Reading, plan_sharing, run_plan
 from activations.reuse import (
     branch_logits,
     keep_residuals,
@@ -26,7 +28,7 @@ from steering.interventions import added
 from steering.plan import FoldPlan
 from steering.positions import Positions, selected
 
-__all__ = ["FastPath", "run_plan"]
+__all__ = ["FastPath", "run_cells"]
 
 _TOLERANCE: Final = {"float32": 1e-4}
 _ROUGH: Final = 0.1
@@ -67,7 +69,7 @@ class _Job:
         return self.positions in ("last_prompt", "generated")
 
 
-def run_plan(
+def run_cells(
     backend: ModelBackend,
     prompts: Sequence[Prompt],
     plans: Sequence[FoldPlan],
@@ -77,6 +79,7 @@ def run_plan(
     positions: Positions,
     plain: bool,
     batch_tokens: int,
+    prefix_sharing: bool,
     progress: Callable[[int], None],
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], FastPath]:
     """Forced-choice logits of every item in the cells of its fold.
@@ -90,6 +93,7 @@ def run_plan(
         positions: which tokens are steered.
         plain: run every cell from the first token.
         batch_tokens: padded tokens a batch.
+        prefix_sharing: run first tokens that prompts share once, where steering starts later.
         progress: called with the number of items finished since the last call.
 
     Returns:
@@ -103,35 +107,49 @@ def run_plan(
     path = FastPath(False, "--plain", None) if plain else _examine(job, plans)
     baseline = np.full((len(prompts), 2), np.nan, dtype=np.float32)
     logits = np.full((n_cells, len(prompts), 2), np.nan, dtype=np.float32)
-    run = _plain if not path.used else _branched if job.from_last else _resumed
     for plan in plans:
-        lengths = [len(prompts[row].ids_with_stub) for row in plan.rows]
-        batches = plan_batches(lengths, _budget(job, plan) if run is _resumed else batch_tokens)
-        if run is _branched:
-            # All cells of a few items at once, rather than a few cells of many.
-            most = max(1, batch_tokens // (len(plan.cells) * _suffix(prompts[plan.rows[0]])))
-            batches = [
-                batch[start : start + most]
-                for batch in batches
-                for start in range(0, len(batch), most)
-            ]
-        for batch, (base, values) in run_batches(
-            batches,
-            lambda part, p=plan: run(job, p, part),  # type: ignore[misc]
-        ):
-            rows = plan.rows[batch]
+        for batch, (base, values) in _batches(job, plan, path, prefix_sharing=prefix_sharing):
             if not (np.isfinite(base).all() and np.isfinite(values).all()):
                 raise SteeringError(
                     "The model's logits are not finite under steering. Use smaller --alphas."
                 )
+            rows = plan.rows[batch]
             baseline[rows] = base
             logits[plan.cells[:, None], rows[None, :]] = values
             progress(len(batch))
     return baseline, logits, path
 
 
-def _suffix(prompt: Prompt) -> int:
-    return 1 + len(prompt.stub_ids)
+Found = tuple[NDArray[np.float32], NDArray[np.float32]]
+"""(n, 2) unsteered logits and (n_cells, n, 2) of a batch."""
+
+
+def _batches(
+    job: _Job, plan: FoldPlan, path: FastPath, *, prefix_sharing: bool
+) -> Iterator[tuple[list[int], Found]]:
+    """Batches of a fold's items, as places in the fold, with what was found for them."""
+    prompts = [job.prompts[int(row)] for row in plan.rows]
+    if path.used and job.from_last:
+        # A shared prefix ends before the last token that `prefill` runs.
+        reading = Reading(prompts, [len(prompt.ids) - 2 for prompt in prompts], job.logit_ids)
+        sharing = plan_sharing(
+            job.backend, reading, range(len(prompts)), prefix_sharing=prefix_sharing
+        )
+        yield from run_plan(
+            *(
+                job.backend,
+                reading,
+                sharing,
+                lambda part, prefix: _branched(job, plan, part, prefix),
+            ),
+            batch_tokens=job.batch_tokens,
+            aligned=True,
+        )
+        return
+    lengths = [len(prompt.ids_with_stub) for prompt in prompts]
+    budget = _budget(job, plan) if path.used else job.batch_tokens
+    run = _resumed if path.used else _plain
+    yield from run_batches(plan_batches(lengths, budget), lambda part: run(job, plan, part))
 
 
 def _shifts(plan: FoldPlan, part: slice, batch: Sequence[int]) -> Tensor:
@@ -142,26 +160,35 @@ def _shifts(plan: FoldPlan, part: slice, batch: Sequence[int]) -> Tensor:
 
 
 def _branched(
-    job: _Job, plan: FoldPlan, batch: Sequence[int]
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Cells as branches of the items' kept prompts, as many at once as the budget allows."""
+    job: _Job, plan: FoldPlan, batch: Sequence[int], shared: SharedPrefix | None = None
+) -> Found:
+    """Cells as branches of the items' kept prompts, as many at once as the budget allows.
+
+    All cells of a few items go together, rather than a few cells of many items.
+    """
     assert isinstance(job.backend, HFBackend)
-    prompts = [job.prompts[plan.rows[i]] for i in batch]
-    prefix = job.backend.prefill([prompt.ids[:-1] for prompt in prompts])
-    suffixes = [prompt.ids[-1:] + prompt.stub_ids for prompt in prompts]
-    step = max(1, job.batch_tokens // (len(batch) * len(suffixes[0])))
-    parts = []
-    for start in range(0, len(plan.cells), step):
-        part = slice(start, start + step)
-        branches = Branches(
-            [int(layer) for layer in plan.layers[part]],
-            _shifts(plan, part, batch),
-            every=job.positions == "generated",
-        )
-        found = branch_logits(job.backend, prefix, suffixes, job.logit_ids, branches)
-        base = found[0].numpy()
-        parts.append(found[1:].numpy())
-    return base, np.concatenate(parts)
+    backend, seq = job.backend, 1 + len(job.prompts[int(plan.rows[0])].stub_ids)
+    most = max(1, job.batch_tokens // (len(plan.cells) * seq))
+    bases, cells = [], []
+    for begin in range(0, len(batch), most):
+        some = batch[begin : begin + most]
+        prompts = [job.prompts[int(plan.rows[i])] for i in some]
+        prefix = backend.prefill([prompt.ids[:-1] for prompt in prompts], shared)
+        suffixes = [prompt.ids[-1:] + prompt.stub_ids for prompt in prompts]
+        step = max(1, job.batch_tokens // (len(some) * seq))
+        parts = []
+        for start in range(0, len(plan.cells), step):
+            part = slice(start, start + step)
+            branches = Branches(
+                [int(layer) for layer in plan.layers[part]],
+                _shifts(plan, part, some),
+                every=job.positions == "generated",
+            )
+            found = branch_logits(backend, prefix, suffixes, job.logit_ids, branches).numpy()
+            parts.append(found[1:])
+        bases.append(found[0])
+        cells.append(np.concatenate(parts))
+    return np.concatenate(bases), np.concatenate(cells, axis=1)
 
 
 def _chosen(job: _Job, prompts: Sequence[Prompt], seq: int) -> Tensor:
@@ -191,9 +218,7 @@ def _changing(
     return change
 
 
-def _plain(
-    job: _Job, plan: FoldPlan, batch: Sequence[int]
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _plain(job: _Job, plan: FoldPlan, batch: Sequence[int]) -> Found:
     sequences = [job.prompts[plan.rows[i]].ids_with_stub for i in batch]
     cells = []
     for cell, layer in enumerate(plan.layers):
@@ -203,9 +228,7 @@ def _plain(
     return job.backend.logits(sequences, job.logit_ids).numpy(), torch.stack(cells).numpy()
 
 
-def _resumed(
-    job: _Job, plan: FoldPlan, batch: Sequence[int]
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _resumed(job: _Job, plan: FoldPlan, batch: Sequence[int]) -> Found:
     """Every cell starts at its layer from the kept residual stream of the same batch."""
     assert isinstance(job.backend, HFBackend)
     sequences = [job.prompts[plan.rows[i]].ids_with_stub for i in batch]
@@ -233,7 +256,7 @@ def _examine(job: _Job, plans: Sequence[FoldPlan]) -> FastPath:
         return FastPath(False, reason, None)
     plan = plans[0]
     # The longest prompt: what depends on the length shows there first.
-    item = max(range(len(plan.rows)), key=lambda i: len(job.prompts[plan.rows[i]].ids))
+    item = max(range(len(plan.rows)), key=lambda i: len(job.prompts[int(plan.rows[i])].ids))
     lowest = plan.layers == plan.layers[0]
     cell = int(np.argmax(np.where(lowest, np.abs(plan.coefficients[:, item]), -1)))
     one = FoldPlan(

@@ -42,12 +42,12 @@ Condition = Literal[
     "writer",
     "text",
 ]
-"""`signed`: the class mean, signed by the item's out-of-fold probe decision; `oracle`: signed by the
-label, an upper bound; `fixed`: towards True for every item; `negated`: against `signed`; `random`:
-directions uniform on the sphere, in ± pairs; `shuffled`: class means of permuted labels;
+"""`signed`: the class mean, signed by the item's out-of-fold probe decision; `oracle`: signed by
+the label, an upper bound; `fixed`: towards True for every item; `negated`: against `signed`;
+`random`: directions uniform on the sphere, in ± pairs; `shuffled`: class means of permuted labels;
 `orthogonal`: drawn within the activations' covariance, orthogonal to the class mean; `writer`: the
-unembedding's True − False difference; `text`: the probe's verdict in words at the end of the prompt.
-`random`, `shuffled`, `orthogonal`, `writer` and `text` use the signs of `signed`."""
+unembedding's True − False difference; `text`: the probe's verdict in words, at the end of the
+prompt. `random`, `shuffled`, `orthogonal`, `writer` and `text` use the signs of `signed`."""
 
 CONDITIONS: Final[tuple[Condition, ...]] = get_args(Condition)
 NESTED: Final = "nested"
@@ -181,7 +181,7 @@ def make_plan(
                 vectors.append(vector)
                 for size in settings.sizes:
                     cell = number.setdefault(Cell(place, size, condition, draw), len(number))
-                    amount = sign * size * unit
+                    amount = np.asarray(sign * size * unit, dtype=np.float64)
                     entries.append((layer, cell, len(vectors) - 1, amount))
                     pushes[cell, fold] = amount
         entries.sort(key=lambda entry: entry[0])

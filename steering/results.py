@@ -189,16 +189,14 @@ def draw_rows(sweep: SteeringSweep) -> list[dict[str, Any]]:
     for number, cell in enumerate(sweep.cells):
         if cell.condition == "inner":
             continue
-        rows.append(
-            {
-                "layer": cell.layer,
-                "alpha": _alpha(sweep, number),
-                "alpha_absolute": _absolute(sweep, number),
-                "condition": cell.condition,
-                "draw": cell.draw,
-            }
-            | scores(sweep, sweep.logits[number], sweep.push[number])
-        )
+        row: dict[str, Any] = {
+            "layer": cell.layer,
+            "alpha": _alpha(sweep, number),
+            "alpha_absolute": _absolute(sweep, number),
+            "condition": cell.condition,
+            "draw": cell.draw,
+        }
+        rows.append(row | scores(sweep, sweep.logits[number], sweep.push[number]))
     return rows
 
 

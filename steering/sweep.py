@@ -16,7 +16,7 @@ from activations.head import VerdictHead, verdict_head
 from interp.errors import SteeringError
 from interp.items import Item, Message
 from interp.vocabulary import TokenRule
-from steering.grid import run_plan
+from steering.grid import run_cells
 from steering.interventions import AlphaUnit
 from steering.plan import (
     INNER,
@@ -51,6 +51,7 @@ def sweep_steering(
     seed: int = 0,
     plain: bool = False,
     batch_tokens: int = BATCH_TOKENS,
+    prefix_sharing: bool = True,
     progress: Callable[[int], None] = lambda _: None,
 ) -> SteeringSweep:
     """Steer every item and read its forced choice.
@@ -73,10 +74,11 @@ def sweep_steering(
         seed: of all draws.
         plain: run every cell from the first token; the numbers are the same up to rounding.
         batch_tokens: padded tokens a batch.
+        prefix_sharing: run first tokens that prompts have in common once, as `extract` does.
         progress: called with the number of items finished since the last call.
 
     Raises:
-        SteeringError: other model, other items, other token rule, no alpha, or a layer out of range.
+        SteeringError: other model, items or token rule, no alpha, or a layer out of range.
     """
     _require_match(cache, signed, backend)
     policy, chosen_conditions = require_positions(positions), require_conditions(conditions)
@@ -111,7 +113,7 @@ def sweep_steering(
     if "writer" in chosen_conditions:
         head = _head(backend, *logit_ids)
     cells, plans, push, absolute = make_plan(cache, signed, settings, head)
-    baseline, logits, path = run_plan(
+    baseline, logits, path = run_cells(
         backend,
         prompts,
         plans,
@@ -120,6 +122,7 @@ def sweep_steering(
         positions=policy,
         plain=plain,
         batch_tokens=batch_tokens,
+        prefix_sharing=prefix_sharing,
         progress=progress,
     )
     units = _mean_units(cache, signed, places)
