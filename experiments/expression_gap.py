@@ -25,6 +25,7 @@ from activations.cache import manifest_differences, refuse_mismatch
 from activations.digests import weights_sha256
 from experiments.console import note, progress
 from experiments.readouts import readouts_of
+from experiments.steer_inputs import signed_items
 from experiments.tables import verdict_note
 from figures import draw_expression_gap
 from interp.errors import ResultError
@@ -41,12 +42,12 @@ from interp.records import (
 )
 from interp.registry import load_items, open_source
 from interp.vocabulary import Dtype, Grouping
-from probes import ProbeSweep, make_folds, sweep_layers, write_sweep
+from probes import make_folds, sweep_layers, write_sweep
 from probes.solver import require_strength
-from steering import SignedItems, sweep_steering, write_steering
+from steering import sweep_steering, write_steering
 from steering.plan import nonzero_alphas
 
-__all__ = ["NAME", "ExpressionGapConfig", "run_expression_gap", "signed_items"]
+__all__ = ["NAME", "ExpressionGapConfig", "run_expression_gap"]
 
 NAME: Final = "expression-gap"
 _CONFIG: Final = "config.json"
@@ -93,11 +94,6 @@ class ExpressionGapConfig:
     device: str = "auto"
     seed: int = 0
     template_args: Mapping[str, Any] | None = None
-
-
-def signed_items(sweep: ProbeSweep) -> SignedItems:
-    """What steering needs of a probe sweep."""
-    return SignedItems(sweep.fold, sweep.layer_nested, sweep.decision_values, sweep.manifest)
 
 
 def run_expression_gap(

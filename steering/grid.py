@@ -35,6 +35,7 @@ _ROUGH: Final = 0.1
 KEEP_BYTES: Final = 2**30
 """Largest size of the residual streams that a batch keeps for `prompt` and `all`."""
 
+_TOO_LARGE: Final = "The model's logits are not finite under steering. Use smaller --alphas."
 _FAULTS: Final = (InterpError, RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
 
 
@@ -103,6 +104,9 @@ def run_cells(
     Raises:
         SteeringError: logits are not finite.
     """
+    largest = max(float(np.abs(plan.coefficients).max()) for plan in plans)
+    if largest > float(np.finfo(np.float32).max):
+        raise SteeringError(_TOO_LARGE)
     job = _Job(backend, prompts, logit_ids, positions, batch_tokens)
     path = FastPath(False, "--plain", None) if plain else _examine(job, plans)
     baseline = np.full((len(prompts), 2), np.nan, dtype=np.float32)
@@ -110,9 +114,7 @@ def run_cells(
     for plan in plans:
         for batch, (base, values) in _batches(job, plan, path, prefix_sharing=prefix_sharing):
             if not (np.isfinite(base).all() and np.isfinite(values).all()):
-                raise SteeringError(
-                    "The model's logits are not finite under steering. Use smaller --alphas."
-                )
+                raise SteeringError(_TOO_LARGE)
             rows = plan.rows[batch]
             baseline[rows] = base
             logits[plan.cells[:, None], rows[None, :]] = values

@@ -284,7 +284,7 @@ class _Maker:
             elif condition == "random":
                 for number, vector in enumerate(self._random[place]):
                     yield condition, f"+{number}", layer, unit, vector, sign
-                    yield condition, f"-{number}", layer, unit, vector, -sign
+                    yield condition, f"-{number}", layer, unit, -vector, sign
             elif condition == "shuffled":
                 for number, labels in enumerate(self._shuffled):
                     vector = self._mean(layer, training, labels)

@@ -70,7 +70,8 @@ class SteeringSweep:
         cells: (n_cells,), the baseline first.
         logits: (n_cells, n_items, 2) logits of True and False after the answer stub; NaN where a
             cell of `inner` does not run an item.
-        push: (n_cells, n_items) sign of what is added along the cell's direction.
+        push: (n_cells, n_items) where an item is meant to go, +1 to True and -1 to False: the sign
+            that its direction is added with; 0 without steering.
         alpha: (n_cells,) mean size over items in multiples of the median residual norm.
         alpha_absolute: (n_cells,) mean norm of what is added.
         sign: (n_items,) +1 or -1, the sign of the item's out-of-fold probe decision at the nested

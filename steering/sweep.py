@@ -30,7 +30,13 @@ from steering.plan import (
 from steering.positions import require_positions
 from steering.results import BASELINE, Cell, SteeringSweep
 
-__all__ = ["DEFAULT_CONDITIONS", "sweep_steering", "with_verdict"]
+__all__ = [
+    "DEFAULT_CONDITIONS",
+    "make_settings",
+    "sweep_steering",
+    "verdict_head_of",
+    "with_verdict",
+]
 
 DEFAULT_CONDITIONS = ("signed", "negated", "random")
 _STEERED_RULE: TokenRule = "last_prompt"
@@ -81,20 +87,18 @@ def sweep_steering(
         SteeringError: other model, items or token rule, no alpha, or a layer out of range.
     """
     _require_match(cache, signed, backend)
-    policy, chosen_conditions = require_positions(positions), require_conditions(conditions)
-    sizes = nonzero_alphas(alphas, n_random)
-    for layer in layers or ():
-        cache.require_layer(layer)
-    places = [NESTED] if layers is None else [str(layer) for layer in dict.fromkeys(layers)]
-    settings = Settings(
-        places=tuple(places),
-        sizes=tuple(sizes),
+    policy = require_positions(positions)
+    settings = make_settings(
+        cache,
+        alphas=alphas,
+        layers=layers,
+        conditions=conditions,
         alpha_unit=alpha_unit,
-        conditions=chosen_conditions,
-        n_random=n_random + n_random % 2,
+        n_random=n_random,
         n_control=n_control,
         seed=seed,
     )
+    places, sizes = settings.places, settings.sizes
     items = cache.items()
     prompts = backend.tokenize(items)
     if min(len(prompt.ids) for prompt in prompts) < 2:
@@ -110,8 +114,8 @@ def sweep_steering(
     verdicts = backend.verdict_ids(prompts)
     logit_ids = (verdicts.true_id, verdicts.false_id)
     head = None
-    if "writer" in chosen_conditions:
-        head = _head(backend, *logit_ids)
+    if "writer" in settings.conditions:
+        head = verdict_head_of(backend, *logit_ids)
     cells, plans, push, absolute = make_plan(cache, signed, settings, head)
     baseline, logits, path = run_cells(
         backend,
@@ -131,16 +135,16 @@ def sweep_steering(
         alpha = np.array([cell.size for cell in cells])
     texts, text_logits, text_push = (
         _text(backend, items, signed, places, batch_tokens)
-        if "text" in chosen_conditions
+        if "text" in settings.conditions
         else ((), np.empty((0, len(items), 2), np.float32), np.empty((0, len(items)), np.int8))
     )
-    nothing = np.zeros(1 + len(texts))
+    before, after = np.zeros(1), np.zeros(len(texts))
     sweep = SteeringSweep(
-        cells=(Cell(BASELINE, 0.0, BASELINE), *texts, *cells),
-        logits=np.concatenate([baseline[None], text_logits, logits]),
-        push=np.concatenate([np.zeros((1, len(items)), np.int8), text_push, push]),
-        alpha=np.concatenate([nothing, alpha]),
-        alpha_absolute=np.concatenate([nothing, absolute]),
+        cells=(Cell(BASELINE, 0.0, BASELINE), *cells, *texts),
+        logits=np.concatenate([baseline[None], logits, text_logits]),
+        push=np.concatenate([np.zeros((1, len(items)), np.int8), push, text_push]),
+        alpha=np.concatenate([before, alpha, after]),
+        alpha_absolute=np.concatenate([before, absolute, after]),
         sign=_signs(signed, signed.layer_nested),
         fold=signed.fold,
         item_id=cache.item_id,
@@ -153,9 +157,39 @@ def sweep_steering(
         seed=seed,
         manifest=cache.manifest,
     )
-    if signed.inner is not None and "signed" in chosen_conditions:
+    if signed.inner is not None and "signed" in settings.conditions:
         sweep = replace(sweep, chosen=_choose(sweep), chosen_on_inner_folds=True)
     return replace(sweep, n_without_effect=_without_effect(cache, signed, sweep))
+
+
+def make_settings(
+    cache: ActivationCache,
+    *,
+    alphas: Sequence[float],
+    layers: Sequence[int] | None,
+    conditions: Sequence[str],
+    alpha_unit: AlphaUnit,
+    n_random: int,
+    n_control: int,
+    seed: int,
+) -> Settings:
+    """Check what is to be crossed; arguments as in `sweep_steering`."""
+    chosen = require_conditions(conditions)
+    sizes = nonzero_alphas(alphas, n_random)
+    if n_control < 1:
+        raise SteeringError(f"There are {n_control} draws of the controls; expected at least 1.")
+    for layer in layers or ():
+        cache.require_layer(layer)
+    places = [NESTED] if layers is None else [str(layer) for layer in dict.fromkeys(layers)]
+    return Settings(
+        places=tuple(places),
+        sizes=tuple(sizes),
+        alpha_unit=alpha_unit,
+        conditions=chosen,
+        n_random=n_random + n_random % 2,
+        n_control=n_control,
+        seed=seed,
+    )
 
 
 def _choose(sweep: SteeringSweep) -> tuple[tuple[str, float], ...]:
@@ -236,7 +270,12 @@ def _mean_units(
     return {place: float(norms[_layers(signed, place)].mean()) for place in places}
 
 
-def _head(backend: ModelBackend, true_id: int, false_id: int) -> VerdictHead:
+def verdict_head_of(backend: ModelBackend, true_id: int, false_id: int) -> VerdictHead:
+    """The rows of the head that the condition `writer` needs.
+
+    Raises:
+        SteeringError: the backend wraps no model of transformers.
+    """
     if not isinstance(backend, HFBackend):
         raise SteeringError(
             f"The condition `writer` reads the head of a transformers model; got a "
