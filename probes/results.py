@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from interp.errors import ResultError
 from interp.files import atomic_path, require_file
+from interp.statistics import Estimate, bootstrap_mean, cross_validation_spread
 from interp.vocabulary import Grouping, Solver
 from probes.permutation import Scheme
 
@@ -37,6 +38,8 @@ class ProbeSweep:
         C: (n_layers, n_folds) inverse L2 strength that was used.
         layers_nested: (n_folds,) layer chosen on the training part of each outer fold.
         inner_accuracy: (n_folds, n_layers) accuracy that the choice was made by.
+        instability: (n_folds, n_layers) share of the fold's verdicts that change when a further
+            fold is left out of the training.
         seed: of the folds.
         grouping: `group` or `none`.
         manifest: of the cache that was probed.
@@ -59,6 +62,7 @@ class ProbeSweep:
     C: NDArray[np.float64]
     layers_nested: tuple[int, ...]
     inner_accuracy: NDArray[np.float64]
+    instability: NDArray[np.float64]
     seed: int
     grouping: Grouping
     manifest: Mapping[str, Any]
@@ -100,6 +104,23 @@ class ProbeSweep:
         return np.equal(self.decision_values_nested > 0, self.label)
 
     @property
+    def spread(self) -> NDArray[np.float64]:
+        """(n_layers,) how much wider than the bootstrap of its groups an accuracy's interval is."""
+        share = np.bincount(self.fold, minlength=len(self.layers_nested)) / self.n_items
+        folds = len(self.layers_nested)
+        return np.array([cross_validation_spread(v, folds) for v in share @ self.instability])
+
+    @property
+    def spread_nested(self) -> float:
+        """The same at the nested layers."""
+        nested = self.instability[self.fold, self.layer_nested].mean()
+        return cross_validation_spread(float(nested), len(self.layers_nested))
+
+    def estimate_nested(self, values: NDArray[Any]) -> Estimate:
+        """Mean of (n_items,) scores that rest on the nested decisions, with a 95% interval."""
+        return bootstrap_mean(values, self.group_id, seed=self.seed, spread=self.spread_nested)
+
+    @property
     def best_layer(self) -> int:
         """The most accurate layer on the reported folds; its accuracy is optimistic."""
         return int(self.correct.mean(axis=0).argmax())
@@ -127,6 +148,7 @@ def write_arrays(path: Path, sweep: ProbeSweep) -> None:
         file["fold"] = sweep.fold
         file["C"] = sweep.C
         file["inner_accuracy"] = sweep.inner_accuracy
+        file["instability"] = sweep.instability
         file["null_scores"] = sweep.null_scores
         file["label"] = sweep.label.astype(np.int8)
         for name in ("item_id", "group_id", "category"):
@@ -160,6 +182,7 @@ def read_sweep(folder: Path) -> ProbeSweep:
                 decision_values_pre0=file["decision_values_pre0"][:],
                 C=file["C"][:],
                 inner_accuracy=file["inner_accuracy"][:],
+                instability=file["instability"][:],
                 layers_nested=tuple(settings["layers_nested"]),
                 seed=settings["seed"],
                 grouping=settings["grouping"],

@@ -14,6 +14,7 @@ from interp.statistics import (
     Estimate,
     bootstrap_mean,
     calibrate,
+    cross_validation_spread,
     score_decisions,
     sign_flip_p,
 )
@@ -28,8 +29,8 @@ SIGNIFICANT: Final = 0.05
 def summarise(sweep: ProbeSweep) -> dict[str, Any]:
     """The content of `probe.json`; accuracies are fractions, intervals are 95%."""
 
-    def estimate(correct: NDArray[np.bool_]) -> Estimate:
-        return bootstrap_mean(correct, sweep.group_id, seed=sweep.seed)
+    def estimate(correct: NDArray[np.bool_], spread: float) -> Estimate:
+        return bootstrap_mean(correct, sweep.group_id, seed=sweep.seed, spread=spread)
 
     def scores(decisions: NDArray[np.float64]) -> dict[str, float]:
         calibration = calibrate(sweep.label, decisions)
@@ -38,9 +39,13 @@ def summarise(sweep: ProbeSweep) -> dict[str, Any]:
             "ece": calibration.ece,
         }
 
-    per_layer = [estimate(sweep.correct[:, layer]) for layer in range(sweep.n_layers)]
-    nested = estimate(sweep.correct_nested)
-    pre0 = estimate((sweep.decision_values_pre0 > 0) == sweep.label)
+    per_layer = [estimate(sweep.correct[:, k], s) for k, s in enumerate(sweep.spread)]
+    nested = sweep.estimate_nested(sweep.correct_nested)
+    # How stable it is was not measured there: then the widest one.
+    pre0 = estimate(
+        (sweep.decision_values_pre0 > 0) == sweep.label,
+        cross_validation_spread(1.0, len(sweep.layers_nested)),
+    )
     best = sweep.best_layer
     null, by_layer = _null(sweep)
     wording = _wording(sweep)
@@ -58,6 +63,7 @@ def summarise(sweep: ProbeSweep) -> dict[str, Any]:
         "relative_gradient": sweep.relative_gradient,
         "accuracy_nested": nested.value,
         "accuracy_nested_interval": [nested.low, nested.high],
+        "interval_widened_by": sweep.spread_nested,
         "scores_nested": scores(sweep.decision_values_nested),
         "reliability_nested": [
             asdict(part) for part in calibrate(sweep.label, sweep.decision_values_nested).bins
@@ -129,7 +135,7 @@ def _wording(sweep: ProbeSweep) -> dict[str, Any]:
         "text_baselines": accuracy,
         "text_baseline": best,
         "text_baseline_accuracy": accuracy[best],
-        "gain_over_text": asdict(bootstrap_mean(gain, sweep.group_id, seed=sweep.seed)),
+        "gain_over_text": asdict(sweep.estimate_nested(gain)),
         "p_beyond_wording": sign_flip_p(gain, sweep.group_id, seed=sweep.seed),
     }
 

@@ -13,7 +13,7 @@ from interp.errors import ProbeError
 from interp.items import Item
 from interp.vocabulary import Grouping, Solver
 from probes.baselines import text_baselines
-from probes.layer import C_GRID, decide_layer, solver_named
+from probes.layer import C_GRID, LayerFit, decide_layer, solver_named
 from probes.permutation import Scheme, choose_scheme, draw_labels
 from probes.results import ProbeSweep
 from probes.splits import check_folds, make_folds
@@ -82,30 +82,32 @@ def sweep_layers(
         )
     gradients: list[float] = []
 
-    def fit(
-        activations: NDArray[np.float32], columns: NDArray[np.bool_], *, inner: bool
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    def fit(activations: NDArray[np.float32], columns: NDArray[np.bool_], inner: int) -> LayerFit:
         found = decide_layer(activations, columns, folds, strengths, decide, inner=inner)
         if found.relative_gradient is not None:
             gradients.append(found.relative_gradient)
-        return found.decisions, found.inner_accuracy, found.C
+        return found
+
+    # All label vectors of a layer go together: they share its Gram matrices.
+    columns = np.concatenate([labels[:, None], permuted], axis=1)
 
     n_folds = int(folds.max()) + 1
     decisions = np.empty((cache.n_items, cache.n_layers))
     inner_accuracy = np.empty((n_folds, cache.n_layers))
+    instability = np.empty((n_folds, cache.n_layers))
     used = np.empty((cache.n_layers, n_folds))
     null_scores = np.empty((cache.n_layers, n_permutations))
     for layer in range(cache.n_layers):
         activations = _finite(cache.resid_post(layer), f"layer {layer}", cache.item_id)
-        own, accuracy, strength = fit(activations, labels[:, None], inner=True)
-        decisions[:, layer], inner_accuracy[:, layer] = own[:, 0], accuracy[:, 0]
-        used[layer] = strength[:, 0]
-        if n_permutations:
-            said = fit(activations, permuted, inner=False)[0] > 0
-            null_scores[layer] = (said == permuted).mean(axis=0)
+        found = fit(activations, columns, 1)
+        decisions[:, layer] = found.decisions[:, 0]
+        inner_accuracy[:, layer] = found.inner_accuracy[:, 0]
+        instability[:, layer] = found.instability[:, 0]
+        used[layer] = found.C[:, 0]
+        null_scores[layer] = ((found.decisions[:, 1:] > 0) == permuted).mean(axis=0)
         progress(1)
     pre0 = _finite(cache.resid_pre0(), "the embedding stream", cache.item_id)
-    decision_pre0 = fit(pre0, labels[:, None], inner=False)[0][:, 0]
+    decision_pre0 = fit(pre0, labels[:, None], 0).decisions[:, 0]
     progress(1)
     return ProbeSweep(
         item_id=cache.item_id,
@@ -119,6 +121,7 @@ def sweep_layers(
         # argmax takes the earliest of equally good layers.
         layers_nested=tuple(int(layer) for layer in inner_accuracy.argmax(axis=1)),
         inner_accuracy=inner_accuracy,
+        instability=instability,
         seed=seed,
         grouping=grouping,
         manifest=cache.manifest,
