@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from activations import ActivationCache
 from interp.errors import ProbeError
 from interp.items import Item
-from interp.vocabulary import Grouping, Solver
+from interp.vocabulary import Grouping, Solver, TransferKind
 from probes.baselines import text_baselines
+from probes.control import control_tasks, count_right
 from probes.layer import C_GRID, LayerFit, decide_layer, solver_named
 from probes.permutation import Scheme, choose_scheme, draw_labels
 from probes.results import ProbeSweep
 from probes.splits import check_folds, make_folds
+from probes.transfer import Transfer, plan_transfer, run_transfer
 
 __all__ = ["sweep_layers"]
 
@@ -33,6 +35,8 @@ def sweep_layers(
     device: str = "cpu",
     n_permutations: int = 0,
     items: Sequence[Item] | None = None,
+    wording: bool = True,
+    transfer: Sequence[TransferKind] = (),
     progress: Callable[[int], None] = lambda _: None,
 ) -> ProbeSweep:
     """Probe every layer of a cache under the same folds.
@@ -51,7 +55,10 @@ def sweep_layers(
         solver: `batched` or `sklearn`.
         device: torch device of the batched solver; `auto` takes a GPU.
         n_permutations: label permutations for the null scores.
-        items: with their texts, for the text baselines; None leaves these out.
+        items: with their texts and types, for text baselines and control tasks; None leaves these
+            out.
+        wording: whether text baselines are wanted.
+        transfer: `category` and `template`, what to hold out in turn (`template` needs `items`).
         progress: called once a layer (and once for the embedding stream).
 
     Raises:
@@ -88,8 +95,18 @@ def sweep_layers(
             gradients.append(found.relative_gradient)
         return found
 
+    tasks = {} if items is None else control_tasks(items, folds, seed=seed)
+    values = {
+        "category": cache.category,
+        "template": [item.template for item in items] if items else [None] * cache.n_items,
+    }
+    plans = [plan_transfer(k, values[k], labels, groups, folds, seed=seed) for k in transfer]
+    carried: list[list[tuple[NDArray[np.float64], NDArray[np.float64]]]] = [[] for _ in plans]
     # All label vectors of a layer go together: they share its Gram matrices.
-    columns = np.concatenate([labels[:, None], permuted], axis=1)
+    parts = [labels[:, None], permuted, *(task.labels for task in tasks.values())]
+    columns = np.concatenate(parts, axis=1)
+    ends = np.cumsum([part.shape[1] for part in parts])[:-1]
+    control_right: dict[str, list[NDArray[np.int64]]] = {name: [] for name in tasks}
 
     n_folds = int(folds.max()) + 1
     decisions = np.empty((cache.n_items, cache.n_layers))
@@ -104,7 +121,12 @@ def sweep_layers(
         inner_accuracy[:, layer] = found.inner_accuracy[:, 0]
         instability[:, layer] = found.instability[:, 0]
         used[layer] = found.C[:, 0]
-        null_scores[layer] = ((found.decisions[:, 1:] > 0) == permuted).mean(axis=0)
+        _, by_permuted, *by_control = np.split(found.decisions > 0, ends, axis=1)
+        null_scores[layer] = (by_permuted == permuted).mean(axis=0)
+        for (name, task), said in zip(tasks.items(), by_control, strict=True):
+            control_right[name].append(count_right(task, said, folds))
+        for plan, by_layer in zip(plans, carried, strict=True):
+            by_layer.append(run_transfer(plan, activations, labels, folds, strengths, decide))
         progress(1)
     pre0 = _finite(cache.resid_pre0(), "the embedding stream", cache.item_id)
     decision_pre0 = fit(pre0, labels[:, None], 0).decisions[:, 0]
@@ -130,7 +152,17 @@ def sweep_layers(
         relative_gradient=max(gradients, default=None),
         scheme=scheme,
         null_scores=null_scores,
-        baselines={} if items is None else text_baselines(items, labels, folds),
+        transfers=tuple(
+            Transfer(
+                plan,
+                np.stack([decided for decided, _ in by_layer], axis=1),
+                np.stack([accuracy for _, accuracy in by_layer], axis=1),
+            )
+            for plan, by_layer in zip(plans, carried, strict=True)
+        ),
+        control_types={name: task.types for name, task in tasks.items()},
+        control_right={name: np.stack(counts) for name, counts in control_right.items()},
+        baselines=text_baselines(items, labels, folds) if items and wording else {},
     )
 
 
