@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from activations import ActivationCache, ModelBackend
 from activations.batches import BATCH_TOKENS, plan_batches, run_batches
 from activations.cache import manifest_differences
-from interp.direction import Direction, class_mean_direction, random_direction
+from interp.direction import Direction, random_direction
 from interp.errors import SteeringError
+from steering.directions import fold_direction
 from steering.hooks import steer
 from steering.results import BASELINE, Cell, SteeringSweep
 
-__all__ = ["NESTED", "SignedItems", "fold_direction", "nonzero_alphas", "sweep_steering"]
+__all__ = ["NESTED", "SignedItems", "nonzero_alphas", "sweep_steering"]
 
 NESTED: Final = "nested"
 _STEERED_RULE: Final = "last_prompt"
@@ -44,30 +45,6 @@ class SignedItems:
     layer_nested: NDArray[np.int64]
     decision_values: NDArray[np.float64]
     manifest: Mapping[str, Any]
-
-
-def fold_direction(
-    cache: ActivationCache, layer: int, *, training: NDArray[np.bool_] | None = None
-) -> Direction:
-    """Class-mean True − False direction of a layer, fitted on the marked items only.
-
-    Args:
-        cache: open cache of True/False items.
-        layer: 0-based block index.
-        training: (n_items,) of bool; None takes all items.
-    """
-    labels = cache.label
-    if (labels < 0).any():
-        raise SteeringError("Some items have no label; directions need True/False items.")
-    kept = np.ones(cache.n_items, dtype=bool) if training is None else training
-    return class_mean_direction(
-        cache.resid_post(layer)[kept],
-        labels[kept].astype(bool),
-        layer=layer,
-        median_norm=float(np.nanmedian(cache.resid_norm[kept, layer])),
-        model_id=cache.manifest["model"]["model_id"],
-        token_rule=cache.manifest["token_rule"],
-    )
 
 
 def sweep_steering(
