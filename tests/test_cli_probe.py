@@ -83,7 +83,7 @@ def test_held_out_categories_and_the_control_task_are_printed(cache: Path, tmp_p
     printed = ok(*base, "--transfer", "category,template").stdout.replace("\n", " ")
     for words in ("Each category held out", "Each template held out", "capitals", "not applicable"):
         assert words in printed, words
-    assert "Control task (random labels by template, 8 types" in printed
+    assert "types that recur across folds)" in printed
     summary = json.loads((tmp_path / "p" / "probe.json").read_text())
     assert set(summary["transfer"]) == {"category", "template"}
     assert len(summary["transfer"]["category"]) == 4
