@@ -16,7 +16,7 @@ from torch import Tensor
 
 from interp.errors import ItemError
 from interp.items import Item
-from interp.vocabulary import HookPoint, TokenRule
+from interp.vocabulary import HookPoint, Library, TokenRule
 
 __all__ = [
     "Capture",
@@ -153,6 +153,8 @@ class SharedPrefix:
 class ModelBackend(Protocol):
     """A running model. Every method takes one batch; batching is the caller's."""
 
+    @property
+    def library(self) -> Library: ...
     @property
     def n_layers(self) -> int: ...
     @property

@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 
 from activations.backend import Capture, Edit, Prefix, Prompt, SharedPrefix, VerdictIds
+from activations.captures import record
 from activations.digests import parameters_sha256
 from activations.hooks import edited, find_blocks, observed
 from activations.kept import lend, why_not_continuable, why_not_lendable
 from activations.tokens import PaddedBatch, pad, tokenize, verdict_ids
 from interp.errors import ModelError, SharingError
 from interp.items import Item
+from interp.vocabulary import Library
 
 __all__ = ["HFBackend"]
 
@@ -71,6 +73,11 @@ class HFBackend:
         self._cache_name = "cache" if "cache" in self._parameters else "past_key_values"
         text_config = model.config.get_text_config(decoder=True)
         self._d_model = int(text_config.hidden_size)
+
+    @property
+    def library(self) -> Library:
+        """Which library runs the model."""
+        return "hf"
 
     @property
     def n_layers(self) -> int:
@@ -142,7 +149,17 @@ class HFBackend:
             inputs["logits_to_keep"] = logit_columns
         if "position_ids" not in self._parameters:
             del inputs["position_ids"]
+        return self._run(inputs)
+
+    def _run(self, inputs: Mapping[str, Any]) -> Any:
+        """One forward pass; what it gives has `logits` and, if it was asked for, a cache."""
         return self.model(**inputs)
+
+    def observed(
+        self, on_resid_post: Callable[[int, Tensor], None], on_resid_pre0: Callable[[Tensor], None]
+    ) -> AbstractContextManager[None]:
+        """Watch every forward pass inside the context; see `activations.hooks.observed`."""
+        return observed(self.blocks, on_resid_post, on_resid_pre0)
 
     def _logits_at(
         self, batch: PaddedBatch, columns: Tensor, logit_ids: Sequence[int], **inputs: Any
@@ -192,47 +209,14 @@ class HFBackend:
         batch = pad(sequences, self.padding, self.device)
         # The first token is left out of the norms: it holds the attention sink.
         counted = batch.is_token & (batch.position_ids > 0)
-        return self._capture(
+        return record(
+            self.observed,
             batch.starts + torch.tensor(positions, device=self.device),
             counted,
             torch.empty(self.n_layers, 0),
+            self.d_model,
             lambda: self._plain_pass(batch, logit_ids),
         )
-
-    def _capture(
-        self, columns: Tensor, counted: Tensor, norms_before: Tensor, run: Callable[[], Tensor]
-    ) -> Capture:
-        """Observe one pass.
-
-        Args:
-            columns: (n,) of the wanted tokens.
-            counted: (n, seq) of bool, tokens that the median norm is taken over.
-            norms_before: (n_layers, k) norms of tokens before these, the same for all rows, that
-                the median is taken over too.
-            run: the pass; gives the logits.
-        """
-        n = len(columns)
-        resid_post = torch.empty(n, self.n_layers, self.d_model)
-        resid_norm = torch.empty(n, self.n_layers)
-        resid_pre0 = torch.empty(n, self.d_model)
-
-        def at_columns(hidden: Tensor) -> Tensor:
-            rows = torch.arange(n, device=hidden.device)
-            return hidden[rows, columns.to(hidden.device)].float()
-
-        def on_resid_post(layer: int, hidden: Tensor) -> None:
-            resid_post[:, layer] = at_columns(hidden).cpu()
-            norms = hidden.float().norm(dim=-1)
-            norms = norms.masked_fill(~counted.to(hidden.device), float("nan"))
-            before = norms_before[layer].to(hidden.device).expand(n, -1)
-            resid_norm[:, layer] = torch.cat([before, norms], dim=1).nanmedian(dim=1).values.cpu()
-
-        def on_resid_pre0(hidden: Tensor) -> None:
-            resid_pre0.copy_(at_columns(hidden))
-
-        with observed(self.blocks, on_resid_post, on_resid_pre0):
-            logits = run()
-        return Capture(resid_post, resid_pre0, logits, resid_norm)
 
     @torch.inference_mode()
     def share_prefix(self, ids: Sequence[int]) -> SharedPrefix:
@@ -247,7 +231,7 @@ class HFBackend:
         def on_resid_post(layer: int, hidden: Tensor) -> None:
             norms[layer] = hidden[0].float().norm(dim=-1).cpu()
 
-        with observed(self.blocks, on_resid_post, lambda _hidden: None):
+        with self.observed(on_resid_post, lambda _hidden: None):
             cache = self._cache_of(batch)
         reason = why_not_lendable(cache)
         if reason is not None:
@@ -274,10 +258,12 @@ class HFBackend:
         """
         batch = pad(suffixes, "right", self.device)
         shifted = replace(batch, position_ids=batch.position_ids + prefix.n_tokens)
-        return self._capture(
+        return record(
+            self.observed,
             torch.tensor(positions, device=self.device),
             batch.is_token,
             prefix.resid_norm[:, 1:],
+            self.d_model,
             lambda: self._logits_at(
                 shifted,
                 batch.lengths - 1,
@@ -372,15 +358,20 @@ class HFBackend:
                 use_cache=True,
                 **({} if cache is None else {self._cache_name: cache}),
             )
-            cache = getattr(output, self._cache_name)
-            ids = output.logits[:, -1].argmax(dim=-1, keepdim=True)
-            produced.append(ids)
-            finished |= torch.isin(ids[:, 0], stop_tensor)
+            cache = getattr(output, self._cache_name, None)
+            new = output.logits[:, -1].argmax(dim=-1, keepdim=True)
+            produced.append(new)
+            finished |= torch.isin(new[:, 0], stop_tensor)
             if bool(finished.all()):
                 break
-            last = torch.zeros(1, dtype=torch.long, device=self.device)
-            is_token = torch.cat([is_token, torch.ones_like(ids, dtype=torch.bool)], dim=1)
-            positions = positions[:, -1:] + 1
+            is_token = torch.cat([is_token, torch.ones_like(new, dtype=torch.bool)], dim=1)
+            following = positions[:, -1:] + 1
+            if cache is None:
+                # Nothing was kept: everything is run again.
+                ids, positions = torch.cat([ids, new], 1), torch.cat([positions, following], 1)
+            else:
+                ids, positions = new, following
+            last = torch.tensor([ids.shape[1] - 1], device=self.device)
         continuations = torch.cat(produced, dim=1).tolist()
         return tuple(_until(row, stop_ids) for row in continuations)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from interp.errors import InterpError, ResultError
-from interp.vocabulary import Dtype, Grouping, TokenRule
+from interp.vocabulary import Dtype, Grouping, Library, TokenRule
 
 if TYPE_CHECKING:
     from activations import ActivationCache
@@ -28,6 +28,7 @@ __all__ = [
     "FoldsOption",
     "GroupOption",
     "JsonOption",
+    "LibraryOption",
     "MapOption",
     "ModelOption",
     "NewTokensOption",
@@ -91,6 +92,10 @@ TokenOption = Annotated[
     TokenRule, typer.Option("--token", help="Token at which residual streams are read.")
 ]
 DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Of weights and activations.")]
+LibraryOption = Annotated[
+    Library,
+    typer.Option("--backend", help="What runs the model; all but hf are extras of their name."),
+]
 DeviceOption = Annotated[str, typer.Option("--device", help="Torch device; auto takes a GPU.")]
 BatchOption = Annotated[int, typer.Option("--batch-tokens", help="Padded tokens a batch.")]
 AdapterOption = Annotated[
