@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 
 from activations.backend import Capture, ModelBackend, Prompt, SharedPrefix
-from activations.batches import plan_batches, run_batches
+from activations.batches import Halvings, plan_batches, run_batches
 from activations.sharing import PrefixGroup, find_groups, row_cost
 from interp.errors import SharingError
 
@@ -174,26 +174,52 @@ def _fault(
 
 
 def run_passes(
-    backend: ModelBackend, reading: Reading, plan: SharingPlan, *, batch_tokens: int
+    backend: ModelBackend,
+    reading: Reading,
+    plan: SharingPlan,
+    *,
+    batch_tokens: int,
+    pending: Collection[int] | None = None,
 ) -> Iterator[tuple[list[int], Capture]]:
-    """Run all rows of a plan.
+    """Run the rows of a plan.
+
+    Batches are planned over all rows and those that are done are left out, so that a run that was
+    stopped goes on with the very batches that it would have run.
+
+    Args:
+        backend: a running model.
+        reading: what is read.
+        plan: of all rows.
+        batch_tokens: padded tokens a batch.
+        pending: rows to run; None runs all.
 
     Yields:
         rows of one batch, and what was captured for them.
     """
+    halvings = Halvings()
+
+    def batches(rows: Sequence[int], costs: Sequence[int]) -> list[list[int]]:
+        planned = [[rows[index] for index in batch] for batch in plan_batches(costs, batch_tokens)]
+        if pending is None:
+            return planned
+        left = [[row for row in batch if row in pending] for batch in planned]
+        return [batch for batch in left if batch]
+
     for group in plan.groups:
-        prefix = _share(backend, reading, group)
         costs = [row_cost(reading.length(row) - group.length, group.length) for row in group.rows]
-        batches = _batches(group.rows, costs, batch_tokens)
+        left = batches(group.rows, costs)
+        if not left:
+            continue
+        prefix = _share(backend, reading, group)
         yield from run_batches(
-            batches,
+            left,
             lambda rows, p=prefix: _capture_after(backend, reading, p, rows),  # type: ignore[misc]
+            halvings,
         )
         # Not kept while the next prefix is run.
         del prefix
-    batches = _batches(plan.plain, [reading.length(row) for row in plan.plain], batch_tokens)
-    yield from run_batches(batches, lambda rows: capture_plain(backend, reading, rows))
-
-
-def _batches(rows: Sequence[int], costs: Sequence[int], batch_tokens: int) -> list[list[int]]:
-    return [[rows[index] for index in batch] for batch in plan_batches(costs, batch_tokens)]
+    yield from run_batches(
+        batches(plan.plain, [reading.length(row) for row in plan.plain]),
+        lambda rows: capture_plain(backend, reading, rows),
+        halvings,
+    )
