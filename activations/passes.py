@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
 
 import torch
 
@@ -13,7 +13,17 @@ from activations.batches import Halvings, plan_batches, run_batches
 from activations.sharing import PrefixGroup, find_groups, row_cost
 from interp.errors import SharingError
 
-__all__ = ["Reading", "SharingPlan", "capture_plain", "plan_sharing", "relative", "run_passes"]
+__all__ = [
+    "Reading",
+    "SharingPlan",
+    "capture_plain",
+    "plan_sharing",
+    "relative",
+    "run_passes",
+    "run_plan",
+]
+
+T = TypeVar("T")
 
 _TOLERANCE: Final = {"float32": 1e-4}
 """Largest relative difference that counts as rounding; lower precision gets `_ROUGH`."""
@@ -59,6 +69,15 @@ class SharingPlan:
     tokens_saved: int
     off: str | None
     alone: Mapping[int, torch.Tensor] = field(default_factory=dict)
+
+    def only(self, rows: Collection[int]) -> SharingPlan:
+        """The plan for some of its rows; the token counts stay those of the whole."""
+        groups = tuple(
+            PrefixGroup(group.length, kept)
+            for group in self.groups
+            if (kept := tuple(row for row in group.rows if row in rows))
+        )
+        return replace(self, groups=groups, plain=tuple(r for r in self.plain if r in rows))
 
     def record(self) -> dict[str, Any]:
         """What a file says of it."""
@@ -179,12 +198,9 @@ def run_passes(
     plan: SharingPlan,
     *,
     batch_tokens: int,
-    pending: Collection[int] | None = None,
+    pending: Set[int] | None = None,
 ) -> Iterator[tuple[list[int], Capture]]:
-    """Run the rows of a plan.
-
-    Batches are planned over all rows and those that are done are left out, so that a run that was
-    stopped goes on with the very batches that it would have run.
+    """Capture the rows of a plan; see `run_plan`.
 
     Args:
         backend: a running model.
@@ -196,30 +212,84 @@ def run_passes(
     Yields:
         rows of one batch, and what was captured for them.
     """
+
+    def run(rows: Sequence[int], prefix: SharedPrefix | None) -> Capture:
+        if prefix is None:
+            return capture_plain(backend, reading, rows)
+        return _capture_after(backend, reading, prefix, rows)
+
+    yield from run_plan(backend, reading, plan, run, batch_tokens=batch_tokens, pending=pending)
+
+
+def run_plan(
+    backend: ModelBackend,
+    reading: Reading,
+    plan: SharingPlan,
+    run: Callable[[Sequence[int], SharedPrefix | None], T],
+    *,
+    batch_tokens: int,
+    more: int = 0,
+    aligned: bool = False,
+    pending: Set[int] | None = None,
+) -> Iterator[tuple[list[int], T]]:
+    """Run the rows of a plan in batches, each with the prefix that its rows share.
+
+    Batches are planned over all rows and those that are done are left out, so that a run that was
+    stopped goes on with the very batches that it would have run.
+
+    Args:
+        backend: a running model.
+        reading: the prompts.
+        plan: from `plan_sharing`.
+        run: runs the rows of one batch; the prefix is None where they share none.
+        batch_tokens: padded tokens a batch.
+        more: tokens that each row goes on for after its stub.
+        aligned: whether rows of unequal length need a prefix that can be shifted (`prefill` and
+            `generate`); where it cannot be, batches hold rows of one length.
+        pending: rows to run; None runs all.
+
+    Yields:
+        rows of one batch, and what `run` gave for them.
+    """
     halvings = Halvings()
-
-    def batches(rows: Sequence[int], costs: Sequence[int]) -> list[list[int]]:
-        planned = [[rows[index] for index in batch] for batch in plan_batches(costs, batch_tokens)]
-        if pending is None:
-            return planned
-        left = [[row for row in batch if row in pending] for batch in planned]
-        return [batch for batch in left if batch]
-
     for group in plan.groups:
-        costs = [row_cost(reading.length(row) - group.length, group.length) for row in group.rows]
-        left = batches(group.rows, costs)
-        if not left:
+        if pending is not None and pending.isdisjoint(group.rows):
             continue
         prefix = _share(backend, reading, group)
+        own = {row: reading.length(row) + more - group.length for row in group.rows}
+        parts = [group.rows] if prefix.ragged or not aligned else _by_length(group.rows, own)
+        batches = [
+            batch
+            for rows in parts
+            for batch in _batches(
+                rows, [row_cost(own[row], group.length) for row in rows], batch_tokens
+            )
+        ]
         yield from run_batches(
-            left,
-            lambda rows, p=prefix: _capture_after(backend, reading, p, rows),  # type: ignore[misc]
+            _left(batches, pending),
+            lambda rows, p=prefix: run(rows, p),  # type: ignore[misc]
             halvings,
         )
         # Not kept while the next prefix is run.
         del prefix
-    yield from run_batches(
-        batches(plan.plain, [reading.length(row) for row in plan.plain]),
-        lambda rows: capture_plain(backend, reading, rows),
-        halvings,
-    )
+    costs = [reading.length(row) + more for row in plan.plain]
+    batches = _batches(plan.plain, costs, batch_tokens)
+    yield from run_batches(_left(batches, pending), lambda rows: run(rows, None), halvings)
+
+
+def _left(batches: list[list[int]], pending: Set[int] | None) -> list[list[int]]:
+    if pending is None:
+        return batches
+    left = [[row for row in batch if row in pending] for batch in batches]
+    return [batch for batch in left if batch]
+
+
+def _by_length(rows: Sequence[int], length: Mapping[int, int]) -> list[list[int]]:
+    found: dict[int, list[int]] = {}
+    for row in rows:
+        found.setdefault(length[row], []).append(row)
+    return list(found.values())
+
+
+def _batches(rows: Sequence[int], costs: Sequence[int], batch_tokens: int) -> list[list[int]]:
+    return [[rows[index] for index in batch] for batch in plan_batches(costs, batch_tokens)]

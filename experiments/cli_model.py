@@ -137,6 +137,7 @@ def answer(
     dtype: DtypeOption = "float32",
     device: DeviceOption = "auto",
     batch_tokens: BatchOption = 2048,
+    prefix_sharing: SharingOption = True,
     template_arg: TemplateOption = None,
     adapter: AdapterOption = None,
     json: JsonOption = False,
@@ -163,6 +164,7 @@ def answer(
                 conditions=conditions,
                 max_new_tokens=max_new_tokens,
                 batch_tokens=batch_tokens,
+                prefix_sharing=prefix_sharing,
                 progress=advance,
             )
     rows = answer_rows(found, answers)

@@ -231,13 +231,13 @@ def numbers(text: str, option: str) -> tuple[float, ...]:
         ) from error
 
 
-def layer_numbers(text: str) -> list[int]:
-    """Comma-separated layers."""
+def layer_numbers(text: str, option: str = "--layers") -> list[int]:
+    """Comma-separated layers; `option` is named where they are not."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
         raise InterpError(
-            f"--layers is {text!r}; expected layer numbers separated by commas, for example 10,15."
+            f"{option} is {text!r}; expected layer numbers separated by commas, for example 10,15."
         ) from error
 
 
