@@ -96,9 +96,10 @@ def steer(
     """
     from activations import ActivationCache, ModelSpec
     from experiments.cli_model import running
-    from experiments.console import note, print_json, progress
+    from experiments.console import note, print_json, progress, say
     from experiments.steer_inputs import inner_decisions, signed_items
     from experiments.tables import print_steering
+    from figures import draw_steering_sweep
     from steering import sweep_steering, write_steering
     from steering.plan import require_conditions
     from steering.positions import require_positions
@@ -146,9 +147,9 @@ def steer(
                     prefix_sharing=prefix_sharing,
                     progress=advance,
                 )
-            path = steered.settings["fast_path"]
-            if not path["used"]:
-                note(f"Every cell was run from the first token: {path['off']}.")
+            fast = steered.settings["fast_path"]
+            if not fast["used"]:
+                note(f"Every cell was run from the first token: {fast['off']}.")
             extra: dict[str, Any] = {"cosines": _cosines(cache, backend, steered, sweep)}
             if generate:
                 extra["generated"] = _effects(
@@ -158,10 +159,13 @@ def steer(
                     batch_tokens=batch_tokens,
                 )
     summary = write_steering(out, steered, extra)
+    drawn = draw_steering_sweep(out)
     if json:
         print_json(summary)
     else:
         print_steering(summary)
+        for path in drawn:
+            say(f"Figure:  {path}")
         note(f"Written to {out}")
 
 

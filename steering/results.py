@@ -201,6 +201,35 @@ def draw_rows(sweep: SteeringSweep) -> list[dict[str, Any]]:
     return rows
 
 
+def item_rows(sweep: SteeringSweep, layer: str, alpha: float) -> list[dict[str, Any]]:
+    """One row an item and condition at the quoted cells, of several draws the first.
+
+    Args:
+        sweep: what was found.
+        layer: what the quoted layer is called.
+        alpha: likewise.
+    """
+    rows = []
+    before = sweep.logits[0, :, 0].astype(float) - sweep.logits[0, :, 1]
+    for condition in sweep.conditions:
+        logits = sweep.quoted_logits(condition)[0]
+        shifts = logits[:, 0].astype(float) - logits[:, 1] - before
+        push = sweep.quoted_push(condition)[0]
+        for item, shift in enumerate(shifts):
+            rows.append(
+                {
+                    "layer": layer,
+                    "alpha": alpha,
+                    "condition": condition,
+                    "item_id": sweep.item_id[item],
+                    "label": int(sweep.label[item]),
+                    "push": int(push[item]),
+                    "shift": float(shift),
+                }
+            )
+    return rows
+
+
 def _alpha(sweep: SteeringSweep, number: int) -> float | None:
     return None if sweep.cells[number].condition == "text" else float(sweep.alpha[number])
 
@@ -243,7 +272,7 @@ def write_sweep_files(
     rows: Sequence[Mapping[str, Any]],
     summary: Mapping[str, Any],
 ) -> None:
-    """Write `steer.h5`, `cells.csv`, `draws.csv` and, last, `steer.json`."""
+    """Write `steer.h5`, `cells.csv`, `draws.csv`, `items.csv` and, last, `steer.json`."""
     folder.mkdir(parents=True, exist_ok=True)
     # The summary is the sign that a folder is finished, so an old one goes first.
     (folder / "steer.json").unlink(missing_ok=True)
@@ -260,4 +289,6 @@ def write_sweep_files(
         file["cell"] = np.array([json.dumps(asdict(cell)) for cell in sweep.cells], dtype=text)
     write_csv(folder / "cells.csv", [{name: row[name] for name in _COLUMNS} for row in rows])
     write_csv(folder / "draws.csv", draw_rows(sweep))
+    quoted = str(summary["quoted_layer"]), float(summary["quoted_alpha"])
+    write_csv(folder / "items.csv", item_rows(sweep, *quoted))
     write_json(folder / "steer.json", summary)
