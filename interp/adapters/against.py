@@ -38,6 +38,10 @@ def about_base(adapter: OpenAdapter, base: BaseModel, modules: list[ModuleAudit]
         findings.append(
             finding("base_overridden", f"The config names {named_base}, not {base.path}.")
         )
+    if base.dequantised:
+        findings.append(
+            finding("base_dequantised", f"Relative figures are over {base.label}, dequantised.")
+        )
     if config is not None:
         findings += about_base_targets(config, adapter.keys, base)
     return findings + _tied(base, modules)

@@ -121,6 +121,11 @@ CODES: Final[dict[str, tuple[Severity, bool, str]]] = {
     "needs_base": (_W, False, "Give the base model: --base DIR."),
     "saved_tensors_unverified": (_W, False, "Give the base model: --base DIR."),
     "base_quantized": (_W, False, "Give the base model in float32, bfloat16 or float16."),
+    "base_dequantised": (
+        _I,
+        False,
+        "Norms are good to the quantisation's error; compare saved tensors with the base itself.",
+    ),
     "base_not_finite": (_W, False, "The base model's file is damaged: copy it again."),
     "random_initialisation": (
         _W,
