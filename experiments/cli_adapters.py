@@ -164,7 +164,12 @@ def _verdicts(text: str) -> frozenset[str]:
     epilog="Example: interp adapters compare runs/grpo --base models/qwen --n 20 --out compared",
 )
 def compare(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="PEFT adapter folders.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH…", help="Adapter folders, checkpoints, or runs (their last adapter)."
+        ),
+    ],
     out: OutFolder,
     base: BaseOption = "smollm2",
     source: SourceOption = "facts",
@@ -191,6 +196,7 @@ def compare(
     from experiments.console import note, print_json, progress, say
     from interp.files import write_json
 
+    folders = [_last_adapter(path) for path in paths]
     opened, found = open_items(source, view, n, seed, map_)
     spec = ModelSpec.parse(base, dtype=dtype, device=device)
     note(f"Loading {spec.model_id} ({dtype}); {len(found)} items of {opened.name}")
@@ -198,7 +204,7 @@ def compare(
     with progress("base and adapted", 1 + len(paths)) as advance:
         results = compare_adapters(
             backend,
-            paths,
+            folders,
             found,
             out,
             source=describe_source(opened, found, view=view, seed=seed),
@@ -215,3 +221,14 @@ def compare(
     print_comparisons(results)
     for result in results:
         say(f"{result.path}: {verdict(result)}")
+
+
+def _last_adapter(path: Path) -> Path:
+    """The adapter that a path stands for: of a run with several, the last one; said if so."""
+    from experiments.console import note
+    from interp.adapters.locate import find_adapters
+
+    found = find_adapters(path)
+    if len(found) > 1:
+        note(f"{path} holds {len(found)} adapters; comparing the last one, {found[-1].path}")
+    return found[-1].path
