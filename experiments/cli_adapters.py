@@ -22,7 +22,6 @@ from experiments.options import (
     open_items,
 )
 from interp.adapters.thresholds import DEFAULT_FAIL_ON, VERDICTS
-from interp.direction import read_direction
 from interp.errors import AdapterError, did_you_mean
 
 if TYPE_CHECKING:
@@ -92,6 +91,7 @@ def audit(
     from interp.adapters.audit import audit_path
     from interp.adapters.pairs import with_comparisons
     from interp.adapters.writing import audit_to_json, write_audits
+    from interp.direction import read_direction
 
     read = None if direction is None else read_direction(direction)
     folder = None if base is None else _base_path(base)
