@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from commands import invoke, refused
-from test_adapters_verdicts import codes, one
+from test_adapters_verdicts import codes, configure, one
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
@@ -148,6 +148,24 @@ def test_an_audit_against_a_gguf_base(tmp_path: Path) -> None:
     assert json.loads(result.stdout)[0]["totals"]["relative"] == pytest.approx(
         audit.totals.relative
     )
+
+
+@pytest.mark.parametrize(
+    ("file", "same"),
+    [
+        ("Tiny-1B.Q8_0.gguf", True),
+        ("tiny-1b-f16.gguf", True),
+        ("Tiny-1B-IQ4_XS.gguf", True),
+        ("Tiny-1B.gguf", True),
+        ("Tiny-1B-Instruct.Q8_0.gguf", False),
+    ],
+)
+def test_the_name_of_a_file_is_the_model_s(file: str, same: bool, tmp_path: Path) -> None:
+    path = write(tmp_path / file, "llama")
+    adapter_for(loaded(path), tmp_path / "adapter")
+    configure(tmp_path / "adapter", base_model_name_or_path="org/Tiny-1B")
+    found = codes(one(tmp_path / "adapter", base=path))
+    assert ("base_overridden" not in found) == same
 
 
 def test_files_that_are_no_such_base(tmp_path: Path) -> None:
