@@ -20,7 +20,7 @@ from experiments.options import (
     strength,
 )
 from interp.errors import InterpError
-from interp.vocabulary import Solver, TransferKind
+from interp.vocabulary import ProbeKind, Solver, TransferKind
 
 __all__ = ["direction", "probe", "probe_compare"]
 
@@ -46,6 +46,17 @@ def probe(
     text_baselines: Annotated[
         bool, typer.Option(help="Probes on the wording alone, under the same folds.")
     ] = True,
+    probe: Annotated[
+        ProbeKind,
+        typer.Option("--probe", help="What is fitted; mass_mean, ridge and lda are closed forms."),
+    ] = "logistic",
+    one_standard_error: Annotated[
+        bool,
+        typer.Option(
+            "--one-standard-error",
+            help="With --C auto: the smallest C within one standard error of the best.",
+        ),
+    ] = False,
     transfer: Annotated[
         str | None,
         typer.Option(
@@ -80,6 +91,8 @@ def probe(
                 seed=seed,
                 grouping=group,
                 folds=given,
+                probe=probe,
+                one_standard_error=one_standard_error,
                 solver=solver,
                 device=device,
                 n_permutations=permutations,

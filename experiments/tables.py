@@ -68,7 +68,7 @@ def print_probe(summary: Mapping[str, Any]) -> None:
     chosen = len(summary["C_grid"]) > 1
     strength = f"C = {summary['C']:g}" + (" (median of the choices)" if chosen else "")
     print_table(
-        f"Probe: {summary['n_items']} items in {summary['n_groups']} groups, "
+        f"Probe ({summary['probe']}): {summary['n_items']} items in {summary['n_groups']} groups, "
         f"{summary['n_folds']} folds, {strength}",
         ("", "accuracy", "95% interval", "AUROC", "layer"),
         [

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from interp.errors import ResultError
 from interp.files import atomic_path, require_file
 from interp.statistics import Estimate, bootstrap_mean, cross_validation_spread
-from interp.vocabulary import Grouping, Solver
+from interp.vocabulary import Grouping, ProbeKind, Solver
 from probes.permutation import Scheme
 from probes.transfer import Transfer, TransferPlan
 
@@ -50,6 +50,8 @@ class ProbeSweep:
         grouping: `group` or `none`.
         manifest: of the cache that was probed.
         C_grid: strengths that `C` was chosen from; one if it was given.
+        probe: what was fitted.
+        one_standard_error: whether the smallest C within one standard error of the best was taken.
         solver: `batched` or `sklearn`.
         relative_gradient: largest gradient norm at a solution, relative to the one at zero weights;
             None if the solver does not say.
@@ -79,6 +81,8 @@ class ProbeSweep:
     grouping: Grouping
     manifest: Mapping[str, Any]
     C_grid: tuple[float, ...] = ()
+    probe: ProbeKind = "logistic"
+    one_standard_error: bool = False
     solver: Solver = "batched"
     relative_gradient: float | None = None
     scheme: Scheme | None = None
@@ -153,6 +157,8 @@ def write_arrays(path: Path, sweep: ProbeSweep) -> None:
                 "grouping": sweep.grouping,
                 "manifest": dict(sweep.manifest),
                 "C_grid": sweep.C_grid,
+                "probe": sweep.probe,
+                "one_standard_error": sweep.one_standard_error,
                 "solver": sweep.solver,
                 "relative_gradient": sweep.relative_gradient,
                 "scheme": sweep.scheme,
@@ -229,6 +235,8 @@ def read_sweep(folder: Path) -> ProbeSweep:
                 grouping=settings["grouping"],
                 manifest=settings["manifest"],
                 C_grid=tuple(settings["C_grid"]),
+                probe=settings["probe"],
+                one_standard_error=settings["one_standard_error"],
                 solver=settings["solver"],
                 relative_gradient=settings["relative_gradient"],
                 scheme=settings["scheme"],

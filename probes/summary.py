@@ -62,6 +62,8 @@ def summarise(sweep: ProbeSweep) -> dict[str, Any]:
         # The median where it was chosen by layer and fold.
         "C": float(np.median(sweep.C)),
         "C_grid": list(sweep.C_grid),
+        "probe": sweep.probe,
+        "one_standard_error": sweep.one_standard_error,
         "solver": sweep.solver,
         "relative_gradient": sweep.relative_gradient,
         "accuracy_nested": nested.value,
