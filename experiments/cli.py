@@ -13,7 +13,7 @@ from experiments.cli_adapters import adapters_app
 from experiments.cli_behave import behave_app
 from experiments.cli_cache import cache_app, drift
 from experiments.cli_model import answer, extract, running
-from experiments.cli_probe import direction, probe, probe_compare
+from experiments.cli_probe import ProbeCommand, direction, probe, probe_compare
 from experiments.cli_run import demo, run_app
 from experiments.options import (
     AbilitiesOption,
@@ -86,7 +86,7 @@ app.command(
     "answer", epilog="Example: interp answer --source facts:elements --n 40 --out answers.jsonl"
 )(answer)
 app.command("drift", epilog="Example: interp drift facts.h5 same.h5")(drift)
-app.command("probe", epilog="Example: interp probe facts.h5 --out probe")(probe)
+app.command("probe", cls=ProbeCommand, epilog="Example: interp probe facts.h5 --out probe")(probe)
 app.command("probe-compare", epilog="Example: interp probe-compare probe probe")(probe_compare)
 app.command(
     "direction", epilog="Example: interp direction facts.h5 --layer 15 --out direction.npz"

@@ -1,11 +1,12 @@
-"""`interp probe`, `interp probe-compare` and `interp direction`."""
+"""`interp probe`, `interp probe compare` and `interp direction`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import typer
+from typer.core import TyperCommand
 
 from experiments.options import (
     CacheArgument,
@@ -22,7 +23,20 @@ from experiments.options import (
 from interp.errors import InterpError
 from interp.vocabulary import ProbeKind, Solver, TransferKind
 
-__all__ = ["direction", "probe", "probe_compare"]
+__all__ = ["ProbeCommand", "direction", "probe", "probe_compare"]
+
+
+class ProbeCommand(TyperCommand):
+    """`interp probe FILE.h5`, which also answers to `interp probe compare A B`."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        """Hand `compare` over to the command `probe-compare` of the same group."""
+        if args[:1] == ["compare"] and parent is not None:
+            compare = parent.command.get_command(parent, "probe-compare")
+            return compare.make_context(f"{info_name} compare", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
 
 
 def probe(
@@ -67,7 +81,10 @@ def probe(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Probe every layer for the label, groups kept whole, with controls in the same run."""
+    """Probe every layer for the label, groups kept whole, with controls in the same run.
+
+    interp probe compare A B compares two folders of it on the same items.
+    """
     from activations import ActivationCache
     from experiments.console import note, print_json, progress
     from experiments.tables import print_probe

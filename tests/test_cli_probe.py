@@ -113,7 +113,11 @@ def test_two_sweeps_are_compared_on_the_same_items(
     gap = first.correct_nested.mean() - second.correct_nested.mean()
     assert found["difference"]["value"] == pytest.approx(gap)
     assert "McNemar" in ok("probe-compare", folder, tmp_path / "p").stdout
-    assert "no probe folder" in refused("probe-compare", folder, tmp_path / "none")
+    # Both spellings are one command.
+    again = ok("probe", "compare", folder, tmp_path / "p", "--json").stdout
+    assert json.loads(again) == found
+    assert "paired: A minus B" in ok("probe", "compare", "--help").stdout
+    assert "no probe folder" in refused("probe", "compare", folder, tmp_path / "none")
 
 
 def test_a_direction_from_probe_weights(cache: Path, folder: Path, tmp_path: Path) -> None:
