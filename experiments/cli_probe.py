@@ -79,6 +79,16 @@ def probe(
             help="Hold each category or template out in turn: category, template, or both.",
         ),
     ] = None,
+    untrained: Annotated[
+        bool,
+        typer.Option(
+            "--untrained", help="Also run the items through the model with random weights."
+        ),
+    ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Of --untrained; default: the id that the cache names."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Probe every layer for the label, groups kept whole, with controls in the same run.
@@ -90,6 +100,10 @@ def probe(
     from experiments.tables import print_probe
     from probes import read_folds, sweep_layers, write_sweep
 
+    if untrained:
+        from experiments.untrained import untrained_cache
+    if model is not None and not untrained:
+        raise InterpError("--model goes with --untrained; a sweep reads the cache alone.")
     size = strength(C)
     held_out = _transfer_kinds(transfer)
     if group == "none":
@@ -118,7 +132,30 @@ def probe(
                 transfer=held_out,
                 progress=advance,
             )
-    summary = write_sweep(out, sweep)
+        random = None
+        if untrained:
+            with progress("random weights", cache.n_items) as advance:
+                drawn = untrained_cache(
+                    cache,
+                    out / "untrained.h5",
+                    model=model,
+                    device=device,
+                    seed=seed,
+                    progress=advance,
+                )
+            with drawn:
+                random = sweep_layers(
+                    drawn,
+                    C=size,
+                    seed=seed,
+                    grouping=group,
+                    folds=sweep.fold,
+                    probe=probe,
+                    one_standard_error=one_standard_error,
+                    solver=solver,
+                    device=device,
+                )
+    summary = write_sweep(out, sweep, random)
     if json:
         print_json(summary)
     else:

@@ -106,6 +106,19 @@ def print_probe(summary: Mapping[str, Any]) -> None:
                     )
                 ]
             ),
+            *(
+                []
+                if summary["untrained"] is None
+                else [
+                    (
+                        "random weights",
+                        _percent(summary["untrained"]["accuracy_nested"]),
+                        _interval(*summary["untrained"]["accuracy_nested_interval"]),
+                        "",
+                        "same architecture, nested layer choice",
+                    )
+                ]
+            ),
             ("always the commoner label", _percent(summary["majority_class"]), "", "", ""),
         ],
         caption=None
@@ -123,6 +136,12 @@ def print_probe(summary: Mapping[str, Any]) -> None:
         _print_transfer(kind, rows)
     for kind, control in summary["control_tasks"].items():
         say(_control_sentence(kind, control))
+    if summary["untrained"] is not None:
+        gain = summary["untrained"]["gain"]
+        say(
+            f"Training adds {100 * gain['value']:+.1f} points [{100 * gain['low']:+.1f}, "
+            f"{100 * gain['high']:+.1f}] over random weights, p = {summary['untrained']['p']:.2g}."
+        )
     say(summary["verdict"])
 
 

@@ -28,8 +28,13 @@ __all__ = ["summarise", "write_sweep"]
 SIGNIFICANT: Final = 0.05
 
 
-def summarise(sweep: ProbeSweep) -> dict[str, Any]:
-    """The content of `probe.json`; accuracies are fractions, intervals are 95%."""
+def summarise(sweep: ProbeSweep, untrained: ProbeSweep | None = None) -> dict[str, Any]:
+    """The content of `probe.json`; accuracies are fractions, intervals are 95%.
+
+    Args:
+        sweep: what to summarise.
+        untrained: the same items under the same folds through the model with random weights.
+    """
 
     def estimate(correct: NDArray[np.bool_], spread: float) -> Estimate:
         return bootstrap_mean(correct, sweep.group_id, seed=sweep.seed, spread=spread)
@@ -84,6 +89,7 @@ def summarise(sweep: ProbeSweep) -> dict[str, Any]:
         **wording,
         "control_tasks": controls,
         "transfer": {t.plan.kind: _transfer(sweep, t) for t in sweep.transfers},
+        "untrained": None if untrained is None else _untrained(sweep, untrained),
         "verdict": _verdict(null["p_familywise"], wording),
         "by_category": {
             category: float(sweep.correct_nested[[c == category for c in sweep.category]].mean())
@@ -188,6 +194,20 @@ def _transfer(sweep: ProbeSweep, transfer: Transfer) -> list[dict[str, Any]]:
     return rows
 
 
+def _untrained(sweep: ProbeSweep, untrained: ProbeSweep) -> dict[str, Any]:
+    """Nested accuracy with random weights, and what training adds, item by item."""
+    own = untrained.estimate_nested(untrained.correct_nested)
+    gain = sweep.correct_nested.astype(float) - untrained.correct_nested
+    return {
+        "accuracy_nested": own.value,
+        "accuracy_nested_interval": [own.low, own.high],
+        "accuracy_by_layer": untrained.correct.mean(axis=0).tolist(),
+        "gain": asdict(sweep.estimate_nested(gain)),
+        "p": sign_flip_p(gain, sweep.group_id, seed=sweep.seed),
+        "model_id": untrained.manifest["model"]["model_id"],
+    }
+
+
 def _auroc(labels: NDArray[np.bool_], decisions: NDArray[np.float64]) -> float | None:
     if labels.all() or not labels.any():
         return None
@@ -246,9 +266,11 @@ def _verdict(p_familywise: float | None, wording: dict[str, Any]) -> str:
     )
 
 
-def write_sweep(folder: Path, sweep: ProbeSweep) -> dict[str, Any]:
+def write_sweep(
+    folder: Path, sweep: ProbeSweep, untrained: ProbeSweep | None = None
+) -> dict[str, Any]:
     """Write `probes.h5`, `layers.csv` and, last, `probe.json`; returns the latter's content."""
-    summary = summarise(sweep)
+    summary = summarise(sweep, untrained)
     folder.mkdir(parents=True, exist_ok=True)
     # The summary is the sign that a folder is finished, so an old one goes first.
     (folder / "probe.json").unlink(missing_ok=True)

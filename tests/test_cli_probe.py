@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from commands import ok, refused
 
+from activations import ActivationCache
 from interp.direction import read_direction
-from probes import C_GRID, fit_probe, read_sweep
+from probes import C_GRID, fit_probe, read_sweep, sweep_layers
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +88,33 @@ def test_held_out_categories_and_the_control_task_are_printed(cache: Path, tmp_p
     summary = json.loads((tmp_path / "p" / "probe.json").read_text())
     assert set(summary["transfer"]) == {"category", "template"}
     assert len(summary["transfer"]["category"]) == 4
+
+
+def test_random_weights_of_the_same_architecture(
+    cache: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    base = ("probe", cache, "--permutations", 0, "--no-text-baselines", "--out", tmp_path / "p")
+    # The cache names its model by the folder's name, which is no place to find it.
+    message = refused(*base, "--untrained")
+    assert "which the cache names but does not hold" in message
+    assert "--model goes with --untrained" in refused(*base, "--model", model_folder)
+    # The model here is one of random weights itself, drawn with seed 0.
+    printed = ok(*base, "--untrained", "--model", model_folder, "--seed", 5).stdout
+    assert "random weights" in printed
+    assert "Training adds" in printed
+    found = json.loads((tmp_path / "p" / "probe.json").read_text())["untrained"]
+    trained, drawn = ActivationCache.open(cache), ActivationCache.open(tmp_path / "p/untrained.h5")
+    with trained, drawn:
+        assert drawn.item_id == trained.item_id
+        assert drawn.manifest["source"] == trained.manifest["source"]
+        assert drawn.manifest["model"]["weights"] != trained.manifest["model"]["weights"]
+        assert not np.allclose(drawn.resid_post(2), trained.resid_post(2), atol=0.1)
+        sweep = read_sweep(tmp_path / "p")
+        again = sweep_layers(drawn, folds=sweep.fold)
+    assert found["accuracy_nested"] == again.correct_nested.mean()
+    assert found["accuracy_by_layer"] == again.correct.mean(axis=0).tolist()
+    gain = sweep.correct_nested.astype(float) - again.correct_nested
+    assert found["gain"]["value"] == pytest.approx(gain.mean())
 
 
 def test_folds_from_a_file(cache: Path, folder: Path, tmp_path: Path) -> None:
