@@ -16,6 +16,7 @@ from experiments.options import (
     DtypeOption,
     JsonOption,
     LibraryOption,
+    LockingOption,
     MapOption,
     ModelOption,
     NewTokensOption,
@@ -73,6 +74,7 @@ def extract(
     prefix_sharing: SharingOption = True,
     template_arg: TemplateOption = None,
     adapter: AdapterOption = None,
+    file_locking: LockingOption = True,
 ) -> None:
     """Run items through a model and keep residual streams in a cache file.
 
@@ -109,6 +111,7 @@ def extract(
                 store=store,
                 batch_tokens=batch_tokens,
                 prefix_sharing=prefix_sharing,
+                file_locking=file_locking,
                 progress=advance,
             )
     with cache:
@@ -134,6 +137,7 @@ def answer(
     dtype: DtypeOption = "float32",
     device: DeviceOption = "auto",
     batch_tokens: BatchOption = 2048,
+    prefix_sharing: SharingOption = True,
     template_arg: TemplateOption = None,
     adapter: AdapterOption = None,
     json: JsonOption = False,
@@ -160,6 +164,7 @@ def answer(
                 conditions=conditions,
                 max_new_tokens=max_new_tokens,
                 batch_tokens=batch_tokens,
+                prefix_sharing=prefix_sharing,
                 progress=advance,
             )
     rows = answer_rows(found, answers)

@@ -17,8 +17,10 @@ import torch
 from numpy.typing import NDArray
 
 from activations import ActivationCache, Edit, ModelBackend
-from activations.batches import BATCH_TOKENS, plan_batches, run_batches
+from activations.backend import SharedPrefix
+from activations.batches import BATCH_TOKENS
 from activations.cache import manifest_differences
+from activations.passes import Reading, plan_sharing, run_plan
 from interp.direction import Direction, random_direction
 from interp.errors import SteeringError
 from steering.directions import fold_direction
@@ -59,6 +61,7 @@ def sweep_steering(
     n_random: int = 5,
     seed: int = 0,
     batch_tokens: int = BATCH_TOKENS,
+    prefix_sharing: bool = True,
     progress: Callable[[int], None] = lambda _: None,
 ) -> SteeringSweep:
     """Steer every item and read its forced choice.
@@ -76,6 +79,7 @@ def sweep_steering(
         n_random: random directions, each in a ± pair.
         seed: of the random directions.
         batch_tokens: padded tokens a batch.
+        prefix_sharing: run first tokens that prompts have in common once, as `extract` does.
         progress: called with the number of items finished since the last call.
 
     Raises:
@@ -96,8 +100,8 @@ def sweep_steering(
     plan = _plan(cache, signed, places, sizes, n_random, seed)
     logits = np.full((len(plan) + 1, len(items), 2), np.nan, dtype=np.float32)
 
-    def run(index: Sequence[int]) -> NDArray[np.float32]:
-        prefix = backend.prefill([prompts[i].ids[:-1] for i in index])
+    def run(index: Sequence[int], shared: SharedPrefix | None) -> NDArray[np.float32]:
+        prefix = backend.prefill([prompts[i].ids[:-1] for i in index], shared)
         suffixes = [prompts[i].ids[-1:] + prompts[i].stub_ids for i in index]
         cells = [backend.logits_after(prefix, suffixes, logit_ids)]
         for step in plan:
@@ -105,8 +109,11 @@ def sweep_steering(
                 cells.append(backend.logits_after(prefix, suffixes, logit_ids))
         return torch.stack(cells).numpy()
 
-    lengths = [len(prompt.ids_with_stub) for prompt in prompts]
-    for index, values in run_batches(plan_batches(lengths, batch_tokens), run):
+    # A shared prefix ends before the last token that `prefill` runs.
+    reading = Reading(prompts, [len(prompt.ids) - 2 for prompt in prompts], logit_ids)
+    sharing = plan_sharing(backend, reading, range(len(prompts)), prefix_sharing=prefix_sharing)
+    batches = run_plan(backend, reading, sharing, run, batch_tokens=batch_tokens, aligned=True)
+    for index, values in batches:
         if not np.isfinite(values).all():
             raise SteeringError(
                 f"The model's logits are not finite under steering (alphas {list(alphas)}). Use "

@@ -327,6 +327,7 @@ def test_folds_from_a_file(tmp_path: Path) -> None:
         ({"i1": 3}, "cut group 'g0': it has items in folds 0 and 3"),
         ({f"i{k}": 7 for k in range(4)}, "without a gap"),
         ({"i1": "0"}, "the fold of 'i1' is '0'"),
+        ({"i1": None}, "the fold of 'i1' is None"),
         ({"i1": -1}, "the fold of 'i1' is -1"),
     ):
         path.write_text(json.dumps(folds | change))
@@ -338,6 +339,19 @@ def test_folds_from_a_file(tmp_path: Path) -> None:
     path.write_text("[]")
     with pytest.raises(ResultError, match="expected a fold file"):
         read_folds(path, cache.item_id)
+
+
+def test_a_fold_file_with_a_fold_of_one_class_is_refused(tmp_path: Path) -> None:
+    cache = constant_groups(np.random.default_rng(0), n_groups=12)
+    # Groups have one label each: even ones True, and fold 0 gets none but these.
+    fold_of = {
+        group: 0 if group in ("g0", "g2") else 1 + int(group[1:]) % 3 for group in cache.group_id
+    }
+    path = tmp_path / "folds.json"
+    folds = [fold_of[group] for group in cache.group_id]
+    path.write_text(json.dumps(dict(zip(cache.item_id, folds, strict=True))))
+    with pytest.raises(ProbeError, match="Fold 0 holds 6 items of one class only"):
+        sweep(cache, folds=read_folds(path, cache.item_id))
 
 
 def test_controls_survive_the_folder(tmp_path: Path) -> None:
