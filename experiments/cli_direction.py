@@ -58,7 +58,8 @@ def direction(
             "--kind",
             "--method",
             help="class_mean; whitened by the shared covariance; pca of twins' differences; leace: "
-            "what erasure reads; weights of a probe (of the kind of --probe DIR), of mass_mean, ridge or lda; writer: the unembedding's True − False; or, "
+            "what erasure reads; weights of a probe (of the kind that --probe DIR has), or of a "
+            "mass_mean, ridge or lda one; writer: the unembedding's True − False; or, "
             "as controls, shuffled labels, orthogonal within the covariance, random.",
         ),
     ] = "class_mean",
@@ -131,7 +132,7 @@ def direction(
             elif sweep is not None:
                 strength = float(sweep.C[each, without_fold])
             writer = None if backend is None else writer_at(cache, each, backend)
-            if kind in ("probe", "mass_mean", "ridge", "lda"):
+            if kind == "probe" or kind == "mass_mean" or kind == "ridge" or kind == "lda":
                 fitted: ProbeKind = "logistic" if sweep is None else sweep.probe
                 made = probe_direction(
                     cache,

@@ -11,7 +11,7 @@ from commands import ok, refused
 
 from activations import ActivationCache
 from interp.direction import read_direction
-from probes import C_GRID, fit_probe, read_sweep, sweep_layers
+from probes import C_GRID, fit_probe, probe_direction, read_sweep, sweep_layers
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +163,27 @@ def test_a_direction_from_probe_weights(cache: Path, folder: Path, tmp_path: Pat
     assert "probe direction at layer 1" in ok(*base, "--C", 1).stderr
     assert not np.allclose(read_direction(path).vector, found.vector, atol=1e-3)
     assert "--C is -1" in refused(*base, "--C", -1)
+
+
+def test_probes_of_another_kind_and_their_directions(cache: Path, tmp_path: Path) -> None:
+    base = ("probe", cache, "--permutations", 0, "--no-text-baselines", "--out", tmp_path / "p")
+    printed = ok(*base, "--probe", "mass_mean", "--C", "auto", "--one-standard-error").stdout
+    assert "Probe (mass_mean)" in printed
+    sweep = read_sweep(tmp_path / "p")
+    assert (sweep.probe, sweep.one_standard_error) == ("mass_mean", True)
+    path = tmp_path / "d.npz"
+    base = ("direction", cache, "--layer", 1, "--out", path)
+    ok(*base, "--kind", "probe", "--probe", tmp_path / "p", "--without-fold", 0)
+    with ActivationCache.open(cache) as opened:
+        expected = probe_direction(
+            opened, 1, C=sweep.C[1, 0], training=sweep.fold != 0, kind="mass_mean"
+        )
+    np.testing.assert_allclose(read_direction(path).vector, expected.vector, atol=1e-6)
+    assert read_direction(path).method == "probe_mass_mean"
+    ok(*base, "--kind", "lda")
+    assert read_direction(path).method == "probe_lda"
+    message = refused("probe", cache, "--probe", "lda", "--solver", "sklearn", "--out", tmp_path)
+    assert "goes with --probe logistic" in message
 
 
 @pytest.mark.parametrize(
