@@ -96,7 +96,8 @@ def probe(
     """
     from activations import ActivationCache
     from experiments.console import note, print_json, progress
-    from experiments.tables import print_probe
+    from experiments.probe_tables import print_probe
+    from figures import draw_probe
     from probes import read_folds, sweep_layers, write_sweep
 
     if untrained:
@@ -155,6 +156,7 @@ def probe(
                     device=device,
                 )
     summary = write_sweep(out, sweep, random)
+    draw_probe(out)
     if json:
         print_json(summary)
     else:
@@ -179,7 +181,7 @@ def probe_compare(
 ) -> None:
     """Compare two probe sweeps on the same items, paired: A minus B."""
     from experiments.console import print_json
-    from experiments.tables import print_comparison
+    from experiments.probe_tables import print_comparison
     from probes import compare_sweeps, read_sweep
 
     found = compare_sweeps(read_sweep(first), read_sweep(second), seed=seed)

@@ -57,6 +57,8 @@ class ProbeSweep:
             None if the solver does not say.
         scheme: how labels were permuted; None without permutations.
         null_scores: (n_layers, n_permutations) accuracy on permuted labels.
+        own_logits: (n_items,) the model's own logit of True minus that of False after the answer
+            stub; empty where the cache holds none.
         transfers: decisions about categories or templates that were held out.
         control_types: kind of type (`template`, `entity`) to the (n_items,) types of the items,
             integers from 0, −1 where it is not known.
@@ -87,6 +89,7 @@ class ProbeSweep:
     relative_gradient: float | None = None
     scheme: Scheme | None = None
     null_scores: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
+    own_logits: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     transfers: tuple[Transfer, ...] = ()
     control_types: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     control_right: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
@@ -171,6 +174,7 @@ def write_arrays(path: Path, sweep: ProbeSweep) -> None:
         file["inner_accuracy"] = sweep.inner_accuracy
         file["instability"] = sweep.instability
         file["null_scores"] = sweep.null_scores
+        file["own_logits"] = sweep.own_logits
         file["label"] = sweep.label.astype(np.int8)
         for name in ("item_id", "group_id", "category"):
             file[name] = np.array(getattr(sweep, name), dtype=text)
@@ -241,6 +245,7 @@ def read_sweep(folder: Path) -> ProbeSweep:
                 relative_gradient=settings["relative_gradient"],
                 scheme=settings["scheme"],
                 null_scores=file["null_scores"][:],
+                own_logits=file["own_logits"][:],
                 transfers=_read_transfers(file["transfer"]),
                 control_types=mapping(file, "control_types"),
                 control_right=mapping(file, "control_right"),

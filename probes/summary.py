@@ -84,6 +84,7 @@ def summarise(sweep: ProbeSweep, untrained: ProbeSweep | None = None) -> dict[st
         "accuracy_best_layer_note": "optimistic: the layer was chosen on the reported folds",
         "accuracy_embedding": pre0.value,
         "accuracy_embedding_interval": [pre0.low, pre0.high],
+        **_own_answer(sweep),
         "majority_class": float(max(sweep.label.mean(), 1 - sweep.label.mean())),
         **null,
         **wording,
@@ -205,6 +206,18 @@ def _untrained(sweep: ProbeSweep, untrained: ProbeSweep) -> dict[str, Any]:
         "gain": asdict(sweep.estimate_nested(gain)),
         "p": sign_flip_p(gain, sweep.group_id, seed=sweep.seed),
         "model_id": untrained.manifest["model"]["model_id"],
+    }
+
+
+def _own_answer(sweep: ProbeSweep) -> dict[str, Any]:
+    """Accuracy of the model's own forced choice on the same items."""
+    if not len(sweep.own_logits):
+        return {"accuracy_own_answer": None, "accuracy_own_answer_interval": None}
+    right = (sweep.own_logits > 0) == sweep.label
+    own = bootstrap_mean(right, sweep.group_id, seed=sweep.seed)
+    return {
+        "accuracy_own_answer": own.value,
+        "accuracy_own_answer_interval": [own.low, own.high],
     }
 
 

@@ -168,6 +168,7 @@ def sweep_layers(
         relative_gradient=max(gradients, default=None),
         scheme=scheme,
         null_scores=null_scores,
+        own_logits=_own_logits(cache),
         transfers=tuple(
             Transfer(
                 plan,
@@ -180,6 +181,12 @@ def sweep_layers(
         control_right={name: np.stack(counts) for name, counts in control_right.items()},
         baselines=text_baselines(items, labels, folds) if items and wording else {},
     )
+
+
+def _own_logits(cache: ActivationCache) -> NDArray[np.float64]:
+    logits = cache.answer_logits.astype(float)
+    # A cache whose model was not asked holds no finite pair.
+    return logits[:, 0] - logits[:, 1] if np.isfinite(logits).all() else np.empty(0)
 
 
 def _finite(

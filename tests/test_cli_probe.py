@@ -10,6 +10,7 @@ import pytest
 from commands import ok, refused
 
 from activations import ActivationCache
+from figures.expression_gap import draw_accuracy_by_layer
 from interp.direction import read_direction
 from probes import C_GRID, fit_probe, probe_direction, read_sweep, sweep_layers
 
@@ -74,6 +75,16 @@ def test_the_table_says_what_to_quote_and_what_follows(cache: Path, tmp_path: Pa
     ):
         assert words in printed.replace("\n", " "), words
     assert set(read_sweep(tmp_path / "p").C.ravel()) <= set(C_GRID)
+    # What the model says itself stands beside it, and all of it in the figure.
+    with ActivationCache.open(cache) as opened:
+        own = (opened.answer_logits[:, 0] > opened.answer_logits[:, 1]) == (opened.label == 1)
+    summary = json.loads((tmp_path / "p" / "probe.json").read_text())
+    assert summary["accuracy_own_answer"] == own.mean()
+    assert "the model's own forced choice" in printed
+    drawn = draw_accuracy_by_layer(summary).legends[0].get_texts()
+    names = {text.get_text() for text in drawn}
+    assert {"the model's own forced choice", "labels permuted, 95% of draws", "chance"} <= names
+    assert (tmp_path / "p" / "accuracy_by_layer.png").stat().st_size > 10_000
     bare = ok("probe", cache, "--permutations", 0, "--no-text-baselines", "--out", tmp_path / "q")
     assert "Not tested" in bare.stdout
     assert "text alone" not in bare.stdout
