@@ -282,13 +282,16 @@ def _verdict(p_familywise: float | None, wording: dict[str, Any]) -> str:
 def write_sweep(
     folder: Path, sweep: ProbeSweep, untrained: ProbeSweep | None = None
 ) -> dict[str, Any]:
-    """Write `probes.h5`, `layers.csv` and, last, `probe.json`; returns the latter's content."""
+    """Write `probes.h5`, tables, `folds.json` and, last, `probe.json`; returns its content."""
     summary = summarise(sweep, untrained)
     folder.mkdir(parents=True, exist_ok=True)
     # The summary is the sign that a folder is finished, so an old one goes first.
     (folder / "probe.json").unlink(missing_ok=True)
     (folder / "transfer.csv").unlink(missing_ok=True)
     write_arrays(folder / "probes.h5", sweep)
+    # As `--fold-file` reads it, for sweeps that are to have the same folds.
+    folds = dict(zip(sweep.item_id, sweep.fold.tolist(), strict=True))
+    write_json(folder / "folds.json", folds)
     write_csv(folder / "layers.csv", summary["layers"])
     rows = [{"held_out": k, **row} for k, table in summary["transfer"].items() for row in table]
     if rows:

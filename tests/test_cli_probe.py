@@ -138,6 +138,10 @@ def test_folds_from_a_file(cache: Path, folder: Path, tmp_path: Path) -> None:
     again = read_sweep(tmp_path / "p")
     assert again.fold.tolist() == list(given.values())
     np.testing.assert_allclose(again.decision_values, sweep.decision_values, atol=1e-6)
+    # A sweep's own folds come as such a file.
+    written = folder / "folds.json"
+    ok("probe", cache, "--permutations", 0, "--fold-file", written, "--out", tmp_path / "q")
+    assert (read_sweep(tmp_path / "q").fold == sweep.fold).all()
     path.write_text(json.dumps(given | {sweep.item_id[0]: (given[sweep.item_id[0]] + 1) % 5}))
     assert "cut group" in refused(*base)
     assert "There is no file" in refused(*base[:-3], tmp_path / "none.json", *base[-2:])
