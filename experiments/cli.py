@@ -17,6 +17,7 @@ from experiments.cli_mast import mast_app
 from experiments.cli_model import answer, extract, running
 from experiments.cli_probe import probe, probe_compare
 from experiments.cli_run import demo, run_app
+from experiments.cli_tomas import tomas_app
 from experiments.options import (
     AbilitiesOption,
     AdapterOption,
@@ -81,6 +82,7 @@ app.add_typer(behave_app, name="behave")
 app.add_typer(cache_app, name="cache")
 app.add_typer(mast_app, name="mast")
 app.add_typer(run_app, name="run")
+app.add_typer(tomas_app, name="tomas")
 app.command("demo", epilog="Example: interp demo")(demo)
 app.command(
     "extract", epilog="Example: interp extract --source facts:elements --n 40 --out facts.h5"
