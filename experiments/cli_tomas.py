@@ -256,3 +256,105 @@ def agreement(
         print_json(found)
     else:
         print_agreement(found)
+
+
+_Train = Annotated[Path, typer.Argument(metavar="TRAIN", help="ToMAS item file.")]
+
+
+@tomas_app.command("check", epilog="Example: interp tomas check train.jsonl held_out.jsonl")
+def check(
+    train: _Train,
+    held_out: Annotated[
+        Path | None, typer.Argument(metavar="[HELD_OUT]", help="The other pool.")
+    ] = None,
+    traces: Annotated[
+        Path | None,
+        typer.Option("--traces", help="MAD_full_dataset.json: look for later turns, and quotes."),
+    ] = None,
+    near: Annotated[
+        float, typer.Option("--near", help="Share of common 5-grams that makes a duplicate.")
+    ] = 0.8,
+    json: JsonOption = False,
+) -> None:
+    """Fail (exit code 3) if pools leak into each other, or a prompt says what it must not.
+
+    Leaks: one source trace or nearly one text in both pools. Prompts must not hold a MAST label or,
+    with --traces, a later turn of the trace. A gold in the prompt is noted.
+    """
+    from experiments.console import print_json
+    from experiments.tomas_tables import print_faults
+    from interp.mast import iterate_records
+    from interp.sources.tomas import read_tomas
+    from interp.sources.tomas.checks import find_leaks, label_faults, trace_faults
+
+    pools = [read_tomas(path) for path in (train, held_out) if path is not None]
+    items = [item for pool in pools for item in pool]
+    faults = label_faults(items)
+    if len(pools) == 2:
+        faults += find_leaks(pools[0], pools[1], near=near)
+    uncut: tuple[str, ...] | None = None
+    if traces is not None:
+        against = trace_faults(items, iterate_records(traces))
+        faults += against.faults
+        uncut = against.uncut
+    rows = [
+        {"kind": each.kind, "items": list(each.items), "detail": each.detail} for each in faults
+    ]
+    failing = [row for row in rows if row["kind"] != "gold_in_prompt"]
+    found = {
+        "n_items": [len(pool) for pool in pools],
+        "faults": failing,
+        "notes": [row for row in rows if row not in failing],
+        "later_turns_checked": uncut is not None,
+        "items_without_cut": list(uncut or ()),
+    }
+    if json:
+        print_json(found)
+    else:
+        print_faults(found)
+    if failing:
+        raise typer.Exit(3)
+
+
+@tomas_app.command(
+    "provenance", epilog="Example: interp tomas provenance train.jsonl held_out.jsonl"
+)
+def provenance(
+    train: _Train,
+    held_out: Annotated[Path, typer.Argument(metavar="HELDOUT", help="ToMAS item file.")],
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """The source mix of two pools, and how well wording tells them apart."""
+    from experiments.console import print_json
+    from experiments.tomas_tables import print_provenance
+    from interp.sources.tomas import read_tomas
+    from interp.sources.tomas.provenance import provenance as compare
+
+    found = compare(read_tomas(train), read_tomas(held_out), seed=seed).as_dict()
+    if json:
+        print_json(found)
+    else:
+        print_provenance(found)
+
+
+@tomas_app.command("rewards", epilog="Example: interp tomas rewards trainer_state.json")
+def rewards(
+    log: Annotated[
+        Path,
+        typer.Argument(
+            metavar="LOG", help="trainer_state.json, trl's log (JSONL), or single completions."
+        ),
+    ],
+    json: JsonOption = False,
+) -> None:
+    """Reward by step, groups without variance, and the learning-rate sum of a GRPO run."""
+    from experiments.console import print_json
+    from experiments.tomas_tables import print_rewards
+    from interp.reward_log import read_reward_log
+
+    found = read_reward_log(log).as_dict()
+    if json:
+        print_json(found)
+    else:
+        print_rewards(found)
