@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from activations.backend import Capture, Prompt
+from activations.compression import load_filters, write_compressed
 from activations.layout import FORMAT, SCHEMA_VERSION, create_file, sharing_text
 from interp.errors import CacheError
 from interp.files import new_file, partial_path, require_file
 from interp.items import Item, item_from_record
-from interp.vocabulary import Store
+from interp.vocabulary import Compression, Store
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -124,6 +125,7 @@ class ActivationCache:
                     f"{path} is an HDF5 file, but not an activation cache: it lacks the mark "
                     f"{FORMAT!r}. Make one with `interp extract`."
                 )
+            load_filters(file)
             if int(file.attrs["schema_version"]) != SCHEMA_VERSION:
                 raise CacheError(
                     f"{path} has schema version {file.attrs['schema_version']}; this version reads "
@@ -350,18 +352,28 @@ class CacheWriter:
         """(len(index), n_layers, d_model): rows as written; `index` ascending."""
         return np.asarray(self._file["resid_post"][list(index)], dtype=np.float32)
 
-    def finish(self, self_check_max_relative: float, sharing: Mapping[str, Any]) -> None:
+    def finish(
+        self,
+        self_check_max_relative: float,
+        sharing: Mapping[str, Any],
+        compression: Compression = "none",
+    ) -> None:
         """Store how the file was made, close it and move it to its final place.
 
         Args:
             self_check_max_relative: largest relative difference of rows that were run again.
             sharing: see `ActivationCache.prefix_sharing`.
+            compression: of the finished file.
         """
         self._file.attrs.modify("self_check_max_relative", self_check_max_relative)
         self._file.attrs.modify("prefix_sharing", sharing_text(sharing))
         self._file.flush()
         # Before the lock goes with the file: no other writer may take up a file that is finished.
-        partial_path(self.path).replace(self.path)
+        if compression == "none":
+            partial_path(self.path).replace(self.path)
+        else:
+            write_compressed(self._file, self.path)
+            partial_path(self.path).unlink()
         self._file.close()
 
 
