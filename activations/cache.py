@@ -125,12 +125,12 @@ class ActivationCache:
                     f"{path} is an HDF5 file, but not an activation cache: it lacks the mark "
                     f"{FORMAT!r}. Make one with `interp extract`."
                 )
-            load_filters(file)
             if int(file.attrs["schema_version"]) != SCHEMA_VERSION:
                 raise CacheError(
                     f"{path} has schema version {file.attrs['schema_version']}; this version reads "
                     f"{SCHEMA_VERSION}. Extract again."
                 )
+            load_filters(file)
             cache = cls(path, file)
             if not allow_unfinished and not cache.done.all():
                 raise CacheError(

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import h5py
 import numpy as np
@@ -34,6 +34,10 @@ from interp.items import Item, item_from_record, item_to_record, items_sha256
 from interp.vocabulary import Compression, Store, TokenRule
 
 __all__ = ["Job", "extract_job", "extract_on_ray", "require_ray", "shard_paths"]
+
+
+_RESTARTS: Final = 3
+"""How often a worker is started again before the run is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +148,25 @@ def extract_on_ray(
         gpus = ray.cluster_resources().get("GPU", 0) >= workers and job.spec.device != "cpu"
         shards = ray.data.from_items(rows, override_num_blocks=workers).map(
             _Worker,
-            fn_constructor_args=(job,),
-            compute=ray.data.ActorPoolStrategy(size=workers),
+            fn_constructor_args=(_with_whole_paths(job),),
+            # A worker that is ready early must not take the shard of one that is not.
+            compute=ray.data.ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=1),
+            max_restarts=_RESTARTS,
+            max_task_retries=_RESTARTS,
             **({"num_gpus": 1} if gpus else {"num_cpus": 1}),
         )
-        for row in shards.iter_rows():
-            if row["error"]:
-                raise ModelError(f"The worker of {Path(row['path']).name} failed. {row['error']}")
-            progress(int(row["n"]))
+        try:
+            for row in shards.iter_rows():
+                if row["error"]:
+                    name = Path(row["path"]).name
+                    raise ModelError(f"The worker of {name} failed. {row['error']}")
+                progress(int(row["n"]))
+        except ray.exceptions.RayError as error:
+            lines = str(error).strip().splitlines() or [""]
+            raise ModelError(
+                f"The Ray cluster could not finish ({type(error).__name__}: {lines[-1][:300]}). "
+                f"What the shards beside {out} hold is kept; run the same command again."
+            ) from error
     if workers == 1:
         paths[0].replace(out)
     else:
@@ -163,6 +178,15 @@ def extract_on_ray(
     for path in paths:
         path.unlink(missing_ok=True)
     return ActivationCache.open(out, file_locking=job.file_locking)
+
+
+def _with_whole_paths(job: Job) -> Job:
+    """The job for workers that run in another folder."""
+    spec = job.spec
+    if spec.kind != "hub":
+        spec = replace(spec, location=str(Path(spec.location).resolve()))
+    adapter = None if job.adapter is None else job.adapter.resolve()
+    return replace(job, spec=spec, adapter=adapter)
 
 
 class _Worker:
