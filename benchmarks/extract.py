@@ -303,19 +303,19 @@ def storage(_: argparse.Namespace) -> None:
             f"writing {n} rows of {n_layers} layers × {d_model} in batches of {size}: "
             f"{1e3 * spent[0] / n:.3f} ms CPU and {1e3 * spent[1] / n:.3f} ms wall a row"
         )
-        np.zeros((n, d_model), np.float32).tofile(flat)
+        np.zeros((n_layers, n, d_model), np.float32).tofile(flat)
         from activations import ActivationCache
 
         with ActivationCache.open(path) as cache:
             pairs = []
-            for layer in range(n_layers):
+            for layer in [*range(n_layers)] * 5:
                 start = time.perf_counter()
                 cache.resid_post(layer)
                 middle = time.perf_counter()
-                np.fromfile(flat, np.float32)
+                np.fromfile(flat, np.float32, n * d_model, offset=4 * n * d_model * layer)
                 pairs.append((middle - start, time.perf_counter() - middle))
         ours, plain = (1e3 * statistics.median(times) for times in zip(*pairs, strict=True))
-        print(f"reading one layer: {ours:.2f} ms; a plain file of its size: {plain:.2f} ms")
+        print(f"reading one layer: {ours:.2f} ms; the same from a plain file: {plain:.2f} ms")
 
 
 def growth(options: argparse.Namespace) -> None:
