@@ -297,9 +297,8 @@ class CacheWriter:
                     store=store,
                 )
         # Checked also where it was just made: another process may have been quicker.
-        with ActivationCache.open(
-            partial, allow_unfinished=True, file_locking=file_locking
-        ) as found:
+        options = {"allow_unfinished": True, "file_locking": file_locking}
+        with ActivationCache.open(partial, **options) as found:
             refuse_mismatch(partial, manifest_differences(found.manifest, manifest))
         try:
             file = h5py.File(partial, "r+", locking=_locking(file_locking))
@@ -354,19 +353,16 @@ class CacheWriter:
         return np.asarray(self._file["resid_post"][list(index)], dtype=np.float32)
 
     def finish(
-        self,
-        self_check_max_relative: float,
-        sharing: Mapping[str, Any],
-        compression: Compression = "none",
+        self, checked: float, sharing: Mapping[str, Any], compression: Compression = "none"
     ) -> None:
         """Store how the file was made, close it and move it to its final place.
 
         Args:
-            self_check_max_relative: largest relative difference of rows that were run again.
+            checked: largest relative difference of rows that were run again.
             sharing: see `ActivationCache.prefix_sharing`.
             compression: of the finished file.
         """
-        self._file.attrs.modify("self_check_max_relative", self_check_max_relative)
+        self._file.attrs.modify("self_check_max_relative", checked)
         self._file.attrs.modify("prefix_sharing", sharing_text(sharing))
         self._file.flush()
         # Before the lock goes with the file: no other writer may take up a file that is finished.
