@@ -22,7 +22,7 @@ from interp.conversion import CODES, ConversionEntry, ConversionLog, read_log
 from interp.conversion.agreement import cohen_kappa
 from interp.conversion.decision import decision_faults, split_criteria, with_criteria
 from interp.conversion.pilot import allocate
-from interp.conversion.turns import quote_occurs, relevant_turns, split_turns
+from interp.conversion.turns import excerpt, quote_occurs, relevant_turns, split_turns
 from interp.errors import ResultError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -96,10 +96,16 @@ def test_a_log_that_does_not_add_up_is_refused(tmp_path: Path) -> None:
     assert "line 243: the trace MetaGPT_ProgramDev2_GPT4o/5 has line 6 already" in refused(
         "tomas", "accounting", path
     )
-    write_log(path, [*lines, line("MetaGPT_ProgramDev2_GPT4o", 99, "clean", model="Claude")])
-    assert "The rows do not add up: the run 'MetaGPT_ProgramDev2_GPT4o'" in refused(
-        "tomas", "accounting", path
-    )
+    # The same trace under another model would count in two rows.
+    write_log(path, [*lines, lines[5] | {"model": "Claude"}])
+    assert "line 243: the trace" in refused("tomas", "accounting", path)
+    # Another trace of the run may be a slip, which only the traces can tell.
+    write_log(path, [*lines, lines[5] | {"trace_id": 99, "model": "Claude"}])
+    found = json.loads(ok("tomas", "accounting", path, "--json").stdout)
+    assert found["totals"]["coded"] == 243
+    (warning,) = found["warnings"]
+    assert "MetaGPT/GPT-4o (line 1) and MetaGPT/Claude (line 243)" in warning
+    assert "stands in 2 rows" in ok("tomas", "accounting", path).stdout
 
 
 def test_a_stated_table_must_be_that_of_the_log(tmp_path: Path) -> None:
@@ -513,25 +519,59 @@ def test_shares_are_in_proportion(sizes: list[int], data: Any) -> None:
 # ---------------------------------------------------------------- turns
 
 
+# One beginning a framework, as in the human-labelled traces.
+CHATDEV = (
+    "[2025-17-01 11:36:43 INFO] System: **[chatting]**\n"
+    "[2025-17-01 11:36:44 INFO] Programmer: **Programmer<->Chief Technology Officer on : Coding**\n"
+    "Language: Python\n[2025-17-01 11:36:46 INFO] HTTP Request: POST\n"
+    "[2025-17-01 11:36:47 INFO] Chief Technology Officer: **x**"
+)
+HYPERAGENT = (
+    '"HyperAgent_repo-1 - INFO - Planner\'s Response: Thought: look",\n "Subgoal: find it",\n'
+    '"HyperAgent_repo-1 - INFO - Navigator->Planner: found"'
+)
+METAGPT = (
+    "{\n"
+    r' "content": "2025-01-17 11:40:27.872 | INFO | roles:_act:391 - Alice(SimpleCoder): to do'
+    r"\ncode\n2025-01-17 11:40:30.812 | INFO | __main__:_act:85 - Bob(SimpleTester): to do"
+)
+AG2 = (
+    '[\n{"role": "x",\n"content": [\n"go"\n],\n"name": "proxy"},\n{\n"content": [\n"no"\n],\n'
+    '"name": "assistant"}]'
+)
+
+
 @pytest.mark.parametrize(
     ("text", "speakers"),
     [
         ("task\nPlanner: go\nCoder: done\n", ["", "Planner", "Coder"]),
-        ("Response from Spotify Agent\n  x\nMessage to Supervisor Agent\n  y", None),
-        ("---------- WebSurfer ----------\na\n---------- Coder ----------\nb", None),
+        ("Task: x\nPlanner: go\nTypeError: no\nNote: y", ["", "Planner"]),
+        (
+            "Response from Spotify Agent\n  x\nMessage to Supervisor Agent\n  y",
+            ["Spotify Agent", "Supervisor Agent"],
+        ),
+        (
+            "---------- WebSurfer ----------\na\n---------- Coder ----------\nb",
+            ["WebSurfer", "Coder"],
+        ),
+        ("2025-03-31 20:37:06.020 | INFO | a\n2025-03-31 20:37:07 | INFO | b", ["", ""]),
+        (CHATDEV, ["", "Programmer", "Chief Technology Officer"]),
+        (HYPERAGENT, ["Planner", "Navigator"]),
+        (METAGPT, ["", "SimpleCoder", "SimpleTester"]),
+        (AG2, ["", "proxy", "assistant"]),
         ("x" * 4000, ["", "", ""]),
         ("", [""]),
     ],
 )
-def test_turns_cover_the_text(text: str, speakers: list[str] | None) -> None:
+def test_turns_cover_the_text_and_name_who_speaks(text: str, speakers: list[str]) -> None:
     turns = split_turns(text)
     assert "".join(text[turn.start : turn.end] for turn in turns) == text
-    named = {
-        "Response": ["Spotify Agent", "Supervisor Agent"],
-        "----------": ["WebSurfer", "Coder"],
-    }
-    expected = speakers if speakers is not None else named[text.split(" ")[0]]
-    assert [turn.speaker for turn in turns] == expected
+    assert [turn.speaker for turn in turns] == speakers
+
+
+def test_a_trace_cannot_steer_the_terminal() -> None:
+    text = "Coder: \x1b[2Jgone\x00\tend\n"
+    assert excerpt(text, split_turns(text)) == "[turn 1 Coder] Coder: �[2Jgone�\tend"
 
 
 def test_turns_that_name_a_peer_come_first() -> None:
