@@ -148,12 +148,25 @@ def test_a_stated_table_must_be_that_of_the_log(tmp_path: Path) -> None:
         (line("r", True, "clean"), "trace_id is True"),
         (line("", 1, "clean"), "trace_key is empty"),
         (line("r", 1, "clean", model=""), "model is empty"),
-        (line("r", 1, "clean", coder=None), "coder is None"),
+        (line("r", 1, "clean", coder=3), "coder is 3"),
     ],
 )
 def test_faults_of_a_log_are_named_by_line(tmp_path: Path, bad: Any, words: str) -> None:
     log = write_log(tmp_path / "log.jsonl", [line("r", 0, "clean"), bad])
     assert words in refused("tomas", "accounting", log)
+
+
+def test_what_is_not_counted_may_be_left_out(tmp_path: Path) -> None:
+    bare = {k: line("r", 0, "clean")[k] for k in ("trace_key", "framework", "model", "code")}
+    log = write_log(
+        tmp_path / "log.jsonl",
+        [bare | {"trace_id": "7"}, line("r", 8, "clean", supporting_quote=None)],
+    )
+    assert json.loads(ok("tomas", "accounting", log, "--json").stdout)["totals"]["clean"] == 2
+    keys = [{"trace_key": "r", "trace_id": n, "code": "clean", "model": None} for n in (7, 8)]
+    other = write_log(tmp_path / "other.jsonl", keys)
+    # 7 and "7" are one trace.
+    assert json.loads(ok("tomas", "agreement", log, other, "--json").stdout)["n"] == 2
 
 
 def pilot_logs(tmp_path: Path) -> tuple[Path, Path]:
