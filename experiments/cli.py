@@ -15,7 +15,7 @@ from experiments.cli_cache import cache_app, drift
 from experiments.cli_direction import direction
 from experiments.cli_mast import mast_app
 from experiments.cli_model import answer, extract, running
-from experiments.cli_probe import probe, probe_compare
+from experiments.cli_probe import ProbeCommand, probe, probe_compare
 from experiments.cli_run import demo, run_app
 from experiments.cli_tomas import tomas_app
 from experiments.options import (
@@ -91,7 +91,7 @@ app.command(
     "answer", epilog="Example: interp answer --source facts:elements --n 40 --out answers.jsonl"
 )(answer)
 app.command("drift", epilog="Example: interp drift facts.h5 same.h5")(drift)
-app.command("probe", epilog="Example: interp probe facts.h5 --out probe")(probe)
+app.command("probe", cls=ProbeCommand, epilog="Example: interp probe facts.h5 --out probe")(probe)
 app.command("probe-compare", epilog="Example: interp probe-compare probe probe")(probe_compare)
 app.command(
     "direction", epilog="Example: interp direction facts.h5 --layer 15 --out direction.npz"
