@@ -24,6 +24,7 @@ from interp.conversion.decision import decision_faults, split_criteria, with_cri
 from interp.conversion.pilot import allocate
 from interp.conversion.turns import excerpt, quote_occurs, relevant_turns, split_turns
 from interp.errors import ResultError
+from interp.mast import iterate_records
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -474,6 +475,48 @@ def test_two_writers_are_kept_apart_and_lines_of_others_are_kept(tmp_path: Path)
             log.append([ConversionEntry("r", 1, "f", "m", "ambiguous")])
     assert json.loads(path.read_text().splitlines()[0])["note"] == "mine"
     assert [entry.trace_id for entry in read_log(path)] == [0, 1]
+
+
+def test_a_clean_trace_becomes_a_draft_that_passes_the_checks_once_written(
+    traces: Path, tmp_path: Path
+) -> None:
+    run = {"framework": "AG2", "model": "Claude"}
+    texts = {r.key: r.trajectory for r in iterate_records(traces)}
+    text = texts["AG2_GSM_Plus_Claude", 5]
+    turns = split_turns(text)
+    quote = " ".join(text[turns[2].start : turns[2].end].split())
+    log = write_log(
+        tmp_path / "log.jsonl",
+        [
+            line("AG2_GSM_Plus_Claude", 5, "clean", supporting_quote=quote, **run),
+            line("AG2_GSM_Plus_Claude", 6, "ambiguous", **run),
+            line("AG2_GSM_Plus_Claude", 1, "clean", supporting_quote="Task 1 of", **run),
+        ],
+    )
+    drafts, longer = tmp_path / "drafts.jsonl", tmp_path / "longer.jsonl"
+    base = ["tomas", "draft", log, traces, "--out"]
+    assert "2 drafts" in ok(*base, drafts, "--max-chars", 200).stderr
+    rows = [json.loads(each) for each in drafts.read_text().splitlines()]
+    assert [row["source"] for row in rows] == ["AG2_GSM_Plus_Claude/5", "AG2_GSM_Plus_Claude/1"]
+    ok(*base, longer, "--max-chars", 10**6)
+    whole = json.loads(longer.read_text().splitlines()[0])
+    # The context ends with the turn of the quote, and nothing of the next one is in it.
+    assert whole["cut"] == turns[2].end
+    assert whole["prompt"] == text[: turns[2].end].strip()
+    assert all(len(row["prompt"]) <= 200 for row in rows)
+    # A draft is no item yet; a written file is not overwritten.
+    assert "line 1, question: empty" in refused("tomas", "check", drafts)
+    assert "may hold questions" in refused(*base, drafts)
+    for row in rows:
+        row |= {"question": "What does the peer know?", "gold": "The module is done."}
+    write_log(drafts, rows)
+    ok("tomas", "check", drafts, "--traces", traces)
+    write_log(log, [line("AG2_GSM_Plus_Claude", 6, "ambiguous", **run)])
+    assert "no clean entry" in refused(*base, tmp_path / "x")
+    write_log(log, [line("AG2_GSM_Plus_Claude", 6, "clean", supporting_quote="not it", **run)])
+    assert "line 1: the quote 'not it' does not occur" in refused(*base, tmp_path / "x")
+    write_log(log, [line("AG2", 6, "clean", supporting_quote="x", **run)])
+    assert "not in the file (first: AG2/6)" in refused(*base, tmp_path / "x")
 
 
 # ---------------------------------------------------------------- pilot
