@@ -32,6 +32,7 @@ ENTRY_POINT_GROUP: Final = "interp.item_sources"
 _BUILTIN_MODULES: Final = (
     "interp.sources.avalon",
     "interp.sources.facts",
+    "interp.sources.partners",
     "interp.sources.tabular",
     "interp.sources.tomas",
 )
