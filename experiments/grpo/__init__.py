@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from experiments.grpo.callback import AdapterAuditCallback
     from experiments.grpo.config import GrpoConfig, read_config
-    from experiments.grpo.evaluate import Evaluation, evaluate
+    from experiments.grpo.evaluate import evaluate
     from experiments.grpo.train import train
 
 __all__ = [
     "AdapterAuditCallback",
-    "Evaluation",
     "GrpoConfig",
     "evaluate",
     "read_config",
@@ -25,7 +24,6 @@ __all__ = [
 
 _HOMES = {
     "AdapterAuditCallback": "callback",
-    "Evaluation": "evaluate",
     "GrpoConfig": "config",
     "evaluate": "evaluate",
     "read_config": "config",

@@ -40,7 +40,7 @@ def _warned(message: str) -> None:
     warnings.warn(message, UserWarning, stacklevel=2)
 
 
-class AdapterAuditCallback(TrainerCallback):
+class AdapterAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
     """Audits the live adapter every few steps, and says when a run cannot move its policy.
 
     Each audit is the one that `interp adapters audit --base` would make of a checkpoint saved then.
@@ -112,7 +112,11 @@ class AdapterAuditCallback(TrainerCallback):
         self._audit(args, state, control, event["model"])
 
     def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **event: Any
+        self,
+        args: TrainingArguments,  # noqa: ARG002
+        state: TrainerState,
+        control: TrainerControl,  # noqa: ARG002
+        **event: Any,
     ) -> None:
         """Note the rate that the coming step uses."""
         groups = event["optimizer"].param_groups
@@ -127,7 +131,11 @@ class AdapterAuditCallback(TrainerCallback):
             self._audit(args, state, control, event["model"])
 
     def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **event: Any
+        self,
+        args: TrainingArguments,  # noqa: ARG002
+        state: TrainerState,
+        control: TrainerControl,  # noqa: ARG002
+        **event: Any,
     ) -> None:
         """Put the figures of the latest audit into the log."""
         if not self._pending:
@@ -192,9 +200,7 @@ class AdapterAuditCallback(TrainerCallback):
         self._audited = done
         with (Path(args.output_dir) / TRAJECTORY).open("a", encoding="utf-8") as handle:
             handle.write(json.dumps(row) + "\n")
-        self._pending = {
-            f"{_PREFIX}{name}": row[name] for name in _LOGGED if row[name] is not None
-        }
+        self._pending = {f"{_PREFIX}{name}": row[name] for name in _LOGGED if row[name] is not None}
         if possible is not None and possible < 1 and done < state.max_steps:
             self._tell(possible, state, control)
 

@@ -60,7 +60,7 @@ class GrpoConfig:
     dtype: str
     device: str
     lora_rank: int
-    lora_alpha: float
+    lora_alpha: int
     lora_dropout: float
     lora_targets: tuple[str, ...]
     learning_rate: float
@@ -168,8 +168,8 @@ def _known(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
 def _typed(name: str, value: Any, kind: Any) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if kind is tuple[str, ...] or kind is tuple[int, ...]:
-        inner = str if kind is tuple[str, ...] else int
+    if kind in (tuple[str, ...], tuple[int, ...]):
+        inner = str if kind == tuple[str, ...] else int
         several = list(value) if isinstance(value, list | tuple) else [value]
         if several and all(type(each) is inner for each in several):
             return tuple(several)

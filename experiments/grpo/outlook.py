@@ -1,7 +1,8 @@
 """What a training run can still reach, from its learning rates alone.
 
-For AdamW no weight moves by more than Σ lr_t·c_t (`interp.adapters.budget`). With that bound β on the
-entries of both factors, and B and A as they are now, s·(B + b)(A + a) can differ from s·BA by at most
+For AdamW no weight moves by more than Σ lr_t·c_t (`interp.adapters.budget`). With that bound β on
+the entries of both factors, and B and A as they are now, s·(B + b)(A + a) differs from s·BA by at
+most
 
     s·(‖b‖_F ‖A‖₂ + ‖B‖_F ‖a‖_F + ‖b‖_F ‖a‖_F),    ‖b‖_F ≤ β√n_B, ‖a‖_F ≤ β√n_A,
 
@@ -50,10 +51,10 @@ def planned_rates(scheduler: Any, n_steps: int) -> NDArray[np.float64]:
     )
 
 
-def remaining_bound(rates: Sequence[float], done: int, beta1: float, beta2: float) -> float:
+def remaining_bound(rates: NDArray[np.float64], done: int, beta1: float, beta2: float) -> float:
     """Σ lr_t·c_t over the steps after the first `done`."""
     bounds = adam_bounds(len(rates), beta1, beta2) if len(rates) else np.zeros(0)
-    return float((np.asarray(rates)[done:] * bounds[done:]).sum())
+    return float((rates[done:] * bounds[done:]).sum())
 
 
 def possible_size(modules: Sequence[ModuleAudit], bound: float) -> float | None:

@@ -60,7 +60,7 @@ class RewardLog:
 
     def __call__(
         self,
-        prompts: Sequence[str],
+        prompts: Sequence[str],  # noqa: ARG002
         completions: Sequence[str],
         *,
         gold: Sequence[str],
@@ -70,11 +70,9 @@ class RewardLog:
     ) -> list[float]:
         """Rewards of completions; called by trl, which passes more than is used here."""
         step = int(trainer_state.global_step) + 1
-        rows = []
+        rows: list[dict[str, Any]] = []
         for place, completion in enumerate(completions):
-            graded = grade_answer(
-                self.prefix + completion, gold[place], threshold=self.threshold
-            )
+            graded = grade_answer(self.prefix + completion, gold[place], threshold=self.threshold)
             rows.append(
                 {
                     "step": step,
@@ -90,7 +88,7 @@ class RewardLog:
         self._n_groups += len(completions) // self.group_size
         with self.path.open("a", encoding="utf-8") as handle:
             handle.writelines(_line(row) for row in rows)
-        rewards = [float(row["reward"]) for row in rows]
+        rewards = [row["reward"] for row in rows]
         self._watch(rewards)
         return rewards
 

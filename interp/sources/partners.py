@@ -1,8 +1,8 @@
 """The `partners` source: generated questions of who knows what, in the ToMAS schema.
 
 An agent states a fact and later changes it; a peer leaves the channel before or after the change.
-The question is what that peer believes now. Each dialogue comes as twins that hold the same lines in
-another order, so the words of a prompt do not give its answer away: only the order does.
+The question is what that peer believes now. Each dialogue comes as twins that hold the same lines
+in another order, so the words of a prompt do not give its answer away: only the order does.
 """
 
 from __future__ import annotations
