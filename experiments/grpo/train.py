@@ -287,8 +287,8 @@ def _trainable(backend: HFBackend, config: GrpoConfig) -> Iterator[Any]:
     model = backend.model
     modules = dict(model.named_modules())
     trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
-    names = ("forward", "generate", "is_quantized", "hf_quantizer", "name_or_path", "model_tags")
-    own = {name: model.__dict__[name] for name in names if name in model.__dict__}
+    own = dict(model.__dict__)
+    hooks = {name: dict(module._forward_hooks) for name, module in modules.items()}
     settings = dict(model.config.__dict__)
     try:
         if _is_gguf(model):
@@ -299,16 +299,19 @@ def _trainable(backend: HFBackend, config: GrpoConfig) -> Iterator[Any]:
         model.generate = partial(model.generate, tokenizer=backend.tokenizer)
         with warnings.catch_warnings():
             # Between the libraries; nothing that the caller could do about it.
-            warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated")
+            warnings.filterwarnings("ignore", "`(is_)?gradient_checkpointing\\w*` is deprecated")
             warnings.filterwarnings("ignore", ".*pin_memory.*")
             yield model
     finally:
         for name, module in modules.items():
+            module._forward_hooks.clear()
+            module._forward_hooks.update(hooks[name])
             parent, _, child = name.rpartition(".")
             if child:
                 modules[parent]._modules[child] = module
-        for name in names:
-            model.__dict__.pop(name, None)
+        if config.gradient_checkpointing:
+            model.activation_checkpointing_disable()
+        model.__dict__.clear()
         model.__dict__.update(own)
         model.config.__dict__.clear()
         model.config.__dict__.update(settings)
