@@ -1,8 +1,8 @@
 """Time of one live audit beside one forward and backward pass, at the shape of Qwen2.5-1.5B.
 
 One decoder layer is timed with LoRA of rank 8 on q and v, as Table IV of ToMAS has it, and both
-times are multiplied by the 28 layers. Embeddings, the output head and everything else that a step of
-GRPO does (generation, above all) are left out, so the real share is smaller.
+times are multiplied by the 28 layers. Embeddings, the output head and everything else that a step
+of GRPO does (generation, above all) are left out, so the real share is smaller.
 
     python benchmarks/audit_callback.py
 """
