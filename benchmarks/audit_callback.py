@@ -10,17 +10,22 @@ of GRPO does (generation, above all) are left out, so the real share is smaller.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from typing import Any
 
-import peft
-import torch
-from transformers import AutoModelForCausalLM, Qwen2Config
+# A script's folder comes first on the path, and files in this one have names of packages.
+sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).parent]
 
-from experiments.grpo.callback import audit_model
+import peft  # noqa: E402
+import torch  # noqa: E402
+from transformers import AutoModelForCausalLM, Qwen2Config  # noqa: E402
+
+from experiments.grpo.callback import audit_model  # noqa: E402
 
 LAYERS = 28
 

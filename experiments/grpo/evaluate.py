@@ -15,11 +15,20 @@ from experiments.grpo.prompts import ReplyPrompt, reply_prompts, until_stop
 from experiments.grpo.similarity import Encoder, similarities
 from interp.errors import ResultError, TrainingError
 from interp.files import write_csv, write_json
-from interp.items import Item
+from interp.items import Item, read_items
 from interp.open_grading import ANSWER_CLOSE, grade_answer
-from interp.records import read_run
+from interp.records import RunRecord, read_run
 
-__all__ = ["BASE", "Condition", "Pool", "conditions_of", "evaluate", "require_base"]
+__all__ = [
+    "BASE",
+    "Condition",
+    "Pool",
+    "conditions_of",
+    "evaluate",
+    "items_of",
+    "record_of",
+    "require_base",
+]
 
 BASE: Final = "base"
 
@@ -67,7 +76,7 @@ def conditions_of(paths: Sequence[Path]) -> tuple[Condition, ...]:
                 f"{path} has no adapter_config.json; expected a PEFT adapter folder, such as the "
                 f"run folder of `interp grpo train` or one of its checkpoints."
             )
-        record = _record(path)
+        record = record_of(path)
         name = path.resolve().name
         if name.startswith("checkpoint-") or record is not None:
             name = "/".join(path.resolve().parts[-2:])
@@ -80,7 +89,7 @@ def conditions_of(paths: Sequence[Path]) -> tuple[Condition, ...]:
     return tuple(conditions)
 
 
-def _record(path: Path) -> Any:
+def record_of(path: Path) -> RunRecord | None:
     """The record of the run that an adapter is of, if it is there."""
     for folder in (path, path.resolve().parent):
         if (folder / "run.json").is_file():
@@ -90,6 +99,14 @@ def _record(path: Path) -> Any:
                 return None
             return record if "training" in record.seeds else None
     return None
+
+
+def items_of(path: Path) -> tuple[Item, ...]:
+    """The items that an adapter was trained on, as its run kept them; none if it did not."""
+    for folder in (path, path.resolve().parent):
+        if (folder / "items.jsonl").is_file() and record_of(path) is not None:
+            return tuple(read_items(folder / "items.jsonl"))
+    return ()
 
 
 def require_base(path: Path, backend: HFBackend) -> None:
@@ -103,7 +120,7 @@ def require_base(path: Path, backend: HFBackend) -> None:
         TrainingError: it was trained on another one.
     """
     ours = backend.fingerprint()
-    record = _record(path)
+    record = record_of(path)
     if record is not None:
         theirs = record.model
         if theirs.get("weights") and theirs["weights"] != ours["weights"]:
