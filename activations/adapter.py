@@ -17,6 +17,7 @@ from interp.files import sha256_file, sha256_json
 __all__ = ["adapted", "adapter_sha256", "require_effect"]
 
 _FILES = ("adapter_config.json", "adapter_model.safetensors")
+_EMBEDDINGS = (".embed_tokens.weight", ".lm_head.weight")  # what PEFT takes for embeddings
 
 
 def adapter_sha256(path: Path) -> str:
@@ -148,7 +149,9 @@ def _require_all_tensors(wrapped: Any, path: Path, model_id: str) -> None:
 
     with safe_open(path / "adapter_model.safetensors", framework="pt") as file:
         saved = set(file.keys())
-    expected = set(get_peft_model_state_dict(wrapped))
+    # Left to itself, PEFT would ask the Hub whether the base's vocabulary was changed.
+    whole = any(name.endswith(_EMBEDDINGS) for name in saved)
+    expected = set(get_peft_model_state_dict(wrapped, save_embedding_layers=whole))
     lost, missing = sorted(saved - expected), sorted(expected - saved)
     if lost or missing:
         raise ModelError(

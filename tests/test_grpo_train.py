@@ -231,7 +231,9 @@ def test_generation_stops_at_the_stop_text(
     assert sum(map(len, stopped)) < sum(map(len, free)) / 2
 
 
-def test_dequantised_gguf_models_can_be_trained(config: GrpoConfig, tmp_path: Path) -> None:
+def test_dequantised_gguf_models_can_be_trained(
+    config: GrpoConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from transformers.utils.quantization_config import GgufConfig
 
     backend = load_base(config)
@@ -241,8 +243,14 @@ def test_dequantised_gguf_models_can_be_trained(config: GrpoConfig, tmp_path: Pa
         is_trainable=False, quantization_config=quantization
     )
     backend.model.config.quantization_config = quantization
-    short = changed(config, max_steps=1, audit_steps=0)
+    short = changed(config, max_steps=2, audit_steps=0)
+    monkeypatch.setattr(
+        "activations.spec._locate", lambda _: ("gguf", str(tmp_path / "m.gguf"), "tiny-q8", None)
+    )
     train(short, 5, words(), tmp_path / "a", backend=backend, source=SOURCE)
+    for folder in (tmp_path / "a", tmp_path / "a" / "checkpoint-2"):
+        written = json.loads((folder / "adapter_config.json").read_text())
+        assert written["base_model_name_or_path"] == "tiny-q8"
     assert backend.model.is_quantized
     assert backend.model.config.quantization_config is quantization
     # The control: another kind of quantisation is still refused by transformers.

@@ -22,7 +22,7 @@ from experiments.grpo.config import GrpoConfig, read_config
 from experiments.grpo.evaluate import BASE, Condition, Pool, evaluate
 from experiments.grpo.rewards import read_rewards, reward_summary
 from experiments.grpo.train import REWARDS, load_base, train
-from figures.grpo import draw_grpo_audit
+from figures import draw_grpo_audit
 from interp.adapters import AdapterAudit, audit_path, write_audits
 from interp.errors import ResultError, TrainingError
 from interp.files import atomic_path, read_json, write_json

@@ -166,6 +166,9 @@ def _run(
         def on_step_end(self, *_arguments: Any, **_event: Any) -> None:
             progress(1)
 
+        def on_save(self, args: Any, state: Any, *_arguments: Any, **_event: Any) -> None:
+            _name_base(Path(args.output_dir) / f"checkpoint-{state.global_step}", config)
+
     audits = None
     callbacks: list[Any] = [Progress()]
     if config.audit_steps:
@@ -207,6 +210,7 @@ def _run(
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     trainer.save_model(str(folder))
+    _name_base(folder, config)
     trainer.save_state()
     summary = reward_summary(read_rewards(rewards.path))
     if summary["zero_variance_share"] == 1:
@@ -294,8 +298,10 @@ def _trainable(backend: HFBackend, config: GrpoConfig) -> Iterator[Any]:
         if _is_gguf(model):
             model.is_quantized = False
             del model.config.quantization_config
-        # PEFT writes it into adapter_config.json.
-        model.name_or_path = config.model.partition("@")[0]
+        # PEFT writes it into adapter_config.json. It takes any name that is no folder for one on
+        # the Hub and asks there on each save, so `_name_base` writes the name of a GGUF file.
+        spec = ModelSpec.parse(config.model)
+        model.name_or_path = "" if spec.kind == "gguf" else spec.location
         model.generate = partial(model.generate, tokenizer=backend.tokenizer)
         with warnings.catch_warnings():
             # Between the libraries; nothing that the caller could do about it.
@@ -318,6 +324,15 @@ def _trainable(backend: HFBackend, config: GrpoConfig) -> Iterator[Any]:
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(trained[name])
         model.eval()
+
+
+def _name_base(folder: Path, config: GrpoConfig) -> None:
+    """Write which GGUF file an adapter was trained on into its configuration."""
+    path = folder / "adapter_config.json"
+    spec = ModelSpec.parse(config.model)
+    if spec.kind == "gguf" and path.is_file():
+        written = read_json(path, "an adapter configuration")
+        write_json(path, written | {"base_model_name_or_path": spec.model_id})
 
 
 def _is_gguf(model: Any) -> bool:
