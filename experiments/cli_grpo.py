@@ -253,7 +253,8 @@ def _print_evaluation(summary: Mapping[str, Any]) -> None:
                 f"{scores['mean_rouge_l_f1']:.3f}",
                 str(scores["no_answer"]),
             ]
-            row += [f"{scores['mean_similarity']:.3f}"] * second
+            if second:
+                row.append(f"{scores['mean_similarity']:.3f}")
             rows.append([*row, *(str(found["identical"][name][other]) for other in names)])
         print_table(
             f"{pool}: {found['n_items']} items, positive above ROUGE-L {found['threshold']:g}",

@@ -316,7 +316,7 @@ def test_train_and_config_from_the_command_line(model_folder: Path, tmp_path: Pa
         assert read_run(Path(row["folder"])).config["answer_prefix"] == "[ANSWER]"
         assert row["n_steps"] == 1
     assert "Did you mean max_steps" in refused(*base, "--set", "max_stepz=1")
-    assert "no gold answer" in refused(*base[:-1], "--source", "facts", "--out", tmp_path / "h")
+    assert "no gold answer" in refused(*base, "--source", "facts", "--out", tmp_path / "h")
     shown = ok("grpo", "config", "--set", "max_steps=7").stdout
     path = tmp_path / "c.toml"
     path.write_text(shown)
