@@ -409,6 +409,10 @@ def test_a_missing_extra_is_named(
 ) -> None:
     import sys
 
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(TrainingError, match="runs in one process; got WORLD_SIZE = 2"):
+        train(config, 5, words(), tmp_path / "x", backend=backend, source=SOURCE)
+    monkeypatch.delenv("WORLD_SIZE")
     monkeypatch.setitem(sys.modules, "trl", None)
     with pytest.raises(TrainingError, match=r"interp\[train\]"):
         train(config, 5, words(), tmp_path / "x", backend=backend, source=SOURCE)

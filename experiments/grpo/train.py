@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 import warnings
@@ -85,6 +86,12 @@ def train(
         ResultError: the folder holds something else.
     """
     _require_extra()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise TrainingError(
+            "interp grpo train runs in one process; got WORLD_SIZE = "
+            f"{os.environ['WORLD_SIZE']}. For several, use trl's own script with "
+            "experiments.grpo.AdapterAuditCallback."
+        )
     started, clock = utc_now(), time.process_time()
     settings: dict[str, Any] = {
         "seed": seed,
