@@ -69,10 +69,10 @@ class GrpoAuditConfig:
 
     model: str = "smollm2"
     learning_rates: tuple[float, ...] = (1e-6, 2e-3)
-    steps: int = 15
+    steps: int = 16
     n: int = 24
     n_held_out: int = 16
-    prompts_per_step: int = 2
+    prompts_per_step: int = 1
     group_size: int = 4
     max_new_tokens: int = 24
     answer_prefix: str = "[ANSWER]"
