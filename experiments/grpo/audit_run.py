@@ -70,8 +70,8 @@ class GrpoAuditConfig:
     model: str = "smollm2"
     learning_rates: tuple[float, ...] = (1e-6, 2e-3)
     steps: int = 16
-    n: int = 24
-    n_held_out: int = 16
+    n: int = 16
+    n_held_out: int = 12
     prompts_per_step: int = 1
     group_size: int = 4
     max_new_tokens: int = 24
