@@ -19,7 +19,6 @@ __all__ = ["adapted", "adapter_sha256", "require_effect"]
 
 _CONFIG = "adapter_config.json"
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")  # in the order that PEFT takes them
-_EMBEDDINGS = (".embed_tokens.weight", ".lm_head.weight")  # what PEFT takes for embeddings
 
 
 def adapter_sha256(path: Path) -> str:
@@ -168,10 +167,11 @@ def _attached(model: Any, path: Path, model_id: str) -> Iterator[Any]:
 def _require_all_tensors(wrapped: Any, saved: set[str], path: Path, model_id: str) -> None:
     from peft import get_peft_model_state_dict
 
-    # Left to itself, PEFT would ask the Hub whether the base's vocabulary was changed.
-    whole = any(name.endswith(_EMBEDDINGS) for name in saved)
-    expected = set(get_peft_model_state_dict(wrapped, save_embedding_layers=whole))
-    lost, missing = sorted(saved - expected), sorted(expected - saved)
+    # Left to itself, PEFT would ask the Hub whether the base's vocabulary was changed, and expect
+    # whole embeddings if so. They may be in the file, and need not be.
+    expected = set(get_peft_model_state_dict(wrapped, save_embedding_layers=False))
+    allowed = expected | set(get_peft_model_state_dict(wrapped, save_embedding_layers=True))
+    lost, missing = sorted(saved - allowed), sorted(expected - saved)
     if lost or missing:
         raise ModelError(
             f"The adapter {path} does not fit {model_id}: {len(lost)} of its tensors match no "
