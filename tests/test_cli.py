@@ -307,7 +307,7 @@ def test_every_example_in_the_help_works(
     monkeypatch.chdir(tmp_path)
     order = (
         *("sources", "items", "extract", "probe", "probe-compare", "direction", "steer", "answer"),
-        *("drift", "cache", "run", "adapters", "behave", "mast", "tomas", "demo"),
+        *("drift", "cache", "run", "grpo", "adapters", "behave", "mast", "tomas", "demo"),
     )
     # What a command reads, an earlier example has written.
     names = sorted(found, key=lambda name: order.index(name.split()[0]))
