@@ -17,6 +17,7 @@ from experiments.cli_grpo import grpo_app, grpo_audit
 from experiments.cli_mast import mast_app
 from experiments.cli_model import answer, extract
 from experiments.cli_probe import ProbeCommand, probe, probe_compare
+from experiments.cli_report import report
 from experiments.cli_run import demo, run_app
 from experiments.cli_steer import steer
 from experiments.cli_tomas import tomas_app
@@ -96,6 +97,7 @@ app.command(
     "steer",
     epilog="Example: interp steer facts.h5 --probe probe --layers 10,15 --alphas 0,1,4 --out steer",
 )(steer)
+app.command("report", epilog="Example: interp report steer")(report)
 
 
 @app.command(epilog="Example: interp sources")
