@@ -502,7 +502,7 @@ def test_two_item_files_must_agree(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("file,model\na.jsonl,m\n", ["row 1", "'condition' is missing"]),
+        ("model\nm\n", ["row 1", "'file' is missing"]),
         ("file,model,condition,acess\na.jsonl,m,base,open\n", ["row 1", "'acess'", "access"]),
         ("file,model,condition\na.jsonl,m,cott\n", ["row 2", "'condition'", "cot"]),
         ("file,model,condition,access\na.jsonl,m,base,close\n", ["row 2", "'access'", "'close'"]),
