@@ -1,9 +1,9 @@
-"""`interp probe`, `interp probe-compare` and `interp direction`."""
+"""`interp probe` and `interp probe-compare`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, get_args
 
 import typer
 
@@ -16,13 +16,12 @@ from experiments.options import (
     OutFolder,
     PermutationsOption,
     SeedOption,
-    read_probe_of,
     strength,
 )
 from interp.errors import InterpError
-from interp.vocabulary import Solver
+from interp.vocabulary import Solver, TransferKind
 
-__all__ = ["direction", "probe", "probe_compare"]
+__all__ = ["probe", "probe_compare"]
 
 
 def probe(
@@ -46,6 +45,14 @@ def probe(
     text_baselines: Annotated[
         bool, typer.Option(help="Probes on the wording alone, under the same folds.")
     ] = True,
+    transfer: Annotated[
+        str | None,
+        typer.Option(
+            "--transfer",
+            metavar="KIND,KIND",
+            help="Hold each category or template out in turn: category, template, or both.",
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Probe every layer for the label, groups kept whole, with controls in the same run."""
@@ -55,6 +62,7 @@ def probe(
     from probes import read_folds, sweep_layers, write_sweep
 
     size = strength(C)
+    held_out = _transfer_kinds(transfer)
     if group == "none":
         note("GROUPS ARE IGNORED: items of one group stand on both sides of a split; numbers leak.")
     with ActivationCache.open(file) as cache:
@@ -74,7 +82,9 @@ def probe(
                 solver=solver,
                 device=device,
                 n_permutations=permutations,
-                items=cache.items() if text_baselines else None,
+                items=cache.items(),
+                wording=text_baselines,
+                transfer=held_out,
                 progress=advance,
             )
     summary = write_sweep(out, sweep)
@@ -83,6 +93,15 @@ def probe(
     else:
         print_probe(summary)
         note(f"Written to {out}")
+
+
+def _transfer_kinds(text: str | None) -> list[TransferKind]:
+    known: tuple[TransferKind, ...] = get_args(TransferKind)
+    wanted = [part.strip() for part in text.split(",")] if text else []
+    unknown = [part for part in wanted if part not in known]
+    if unknown:
+        raise InterpError(f"--transfer has {unknown[0]!r}; expected {' or '.join(known)}.")
+    return [kind for kind in known if kind in wanted]
 
 
 def probe_compare(
@@ -101,63 +120,3 @@ def probe_compare(
         print_json(found)
     else:
         print_comparison(str(first), str(second), found)
-
-
-def direction(
-    file: CacheArgument,
-    layer: Annotated[int, typer.Option("--layer", help="0-based block index.")],
-    out: Annotated[Path, typer.Option("--out", help="Direction file (.npz).")],
-    method: Annotated[
-        Literal["class_mean", "probe"],
-        typer.Option("--method", help="Difference of class means, or weights of a probe."),
-    ] = "class_mean",
-    C: Annotated[
-        float | None,
-        typer.Option("--C", help="Of --method probe; default: as in --probe, else 0.01."),
-    ] = None,
-    probe: Annotated[
-        Path | None, typer.Option("--probe", help="Probe folder whose folds --without-fold names.")
-    ] = None,
-    without_fold: Annotated[
-        int | None, typer.Option("--without-fold", help="Leave the items of this fold out.")
-    ] = None,
-    json: JsonOption = False,
-) -> None:
-    """Write the True − False direction of a layer.
-
-    For evaluation leave out the fold that it is applied to: --probe DIR --without-fold K.
-    """
-    from activations import ActivationCache
-    from experiments.console import note, print_json
-    from interp.direction import write_direction
-    from probes import probe_direction
-    from steering import fold_direction
-
-    if (probe is None) != (without_fold is None):
-        raise InterpError("--probe and --without-fold go together: give both or neither.")
-    if C is not None and method != "probe":
-        raise InterpError("--C goes with --method probe; class means have no strength.")
-    with ActivationCache.open(file) as cache:
-        cache.require_layer(layer)
-        training, fitted = None, 0.01
-        if probe is not None and without_fold is not None:
-            sweep = read_probe_of(cache, probe)
-            if without_fold not in sweep.fold:
-                raise InterpError(f"{probe} has folds 0 to {sweep.fold.max()}; got {without_fold}.")
-            training = sweep.fold != without_fold
-            fitted = float(sweep.C[layer, without_fold])
-        if method == "probe":
-            found = probe_direction(cache, layer, C=fitted if C is None else C, training=training)
-        else:
-            found = fold_direction(cache, layer, training=training)
-    write_direction(out, found)
-    if json:
-        fields = [name for name in found.__slots__ if name != "vector"]
-        print_json({name: getattr(found, name) for name in fields})
-        return
-    apart = "" if found.class_gap is None else f"the class means lie {found.class_gap:.4g} apart, "
-    note(
-        f"{out}: {found.method.replace('_', '-')} direction at layer {layer} from {found.n_true} "
-        f"True and {found.n_false} False items; {apart}the median residual norm is "
-        f"{found.median_norm:.4g}"
-    )

@@ -29,6 +29,7 @@ __all__ = [
     "GroupOption",
     "JsonOption",
     "LibraryOption",
+    "LockingOption",
     "MapOption",
     "ModelOption",
     "NewTokensOption",
@@ -115,6 +116,13 @@ SharingOption = Annotated[
     typer.Option(
         "--prefix-sharing/--no-prefix-sharing",
         help="Run first tokens that prompts have in common once; same numbers up to rounding.",
+    ),
+]
+LockingOption = Annotated[
+    bool,
+    typer.Option(
+        "--file-locking/--no-file-locking",
+        help="Lock the file against a second writer; off where a file system's locks hang.",
     ),
 ]
 COption = Annotated[
@@ -223,13 +231,13 @@ def numbers(text: str, option: str) -> tuple[float, ...]:
         ) from error
 
 
-def layer_numbers(text: str) -> list[int]:
-    """Comma-separated layers."""
+def layer_numbers(text: str, option: str = "--layers") -> list[int]:
+    """Comma-separated layers; `option` is named where they are not."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
         raise InterpError(
-            f"--layers is {text!r}; expected layer numbers separated by commas, for example 10,15."
+            f"{option} is {text!r}; expected layer numbers separated by commas, for example 10,15."
         ) from error
 
 

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import zipfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from interp.errors import SteeringError
-from interp.files import atomic_path, require_file
 from interp.vocabulary import HookPoint
 
 __all__ = [
     "Direction",
     "random_direction",
-    "read_direction",
     "unit_direction",
-    "write_direction",
 ]
 
 
@@ -66,6 +60,11 @@ class Direction:
             raise SteeringError(f"A direction must have unit norm; got {norm:.6g}. Normalise it.")
         if self.layer < 0:
             raise SteeringError(f"A direction's layer is {self.layer}; layers count from 0.")
+        if not np.isfinite(self.median_norm) or self.median_norm <= 0:
+            raise SteeringError(
+                f"The median residual norm at layer {self.layer} is {self.median_norm}; expected a "
+                f"positive number, because alpha counts it."
+            )
 
 
 def unit_direction(
@@ -127,24 +126,3 @@ def random_direction(like: Direction, rng: np.random.Generator) -> Direction:
     draw = rng.standard_normal(like.vector.shape[0])
     vector: NDArray[np.float32] = np.asarray(draw / np.linalg.norm(draw), dtype=np.float32)
     return replace(like, vector=vector, method="random", class_gap=None, n_true=0, n_false=0)
-
-
-def write_direction(path: Path, direction: Direction) -> None:
-    """Write a `.npz` with the vector and, as JSON, the other fields; atomically."""
-    fields = {name: value for name, value in asdict(direction).items() if name != "vector"}
-    with atomic_path(path) as aside, aside.open("wb") as handle:
-        np.savez(handle, vector=direction.vector, fields=np.array(json.dumps(fields)))
-
-
-def read_direction(path: Path) -> Direction:
-    """Read what `write_direction` wrote; nothing in the file is executed.
-
-    Raises:
-        SteeringError: not a direction file.
-    """
-    require_file(path, "a direction (.npz)", SteeringError)
-    try:
-        with np.load(path, allow_pickle=False) as data:
-            return Direction(vector=data["vector"], **json.loads(str(data["fields"])))
-    except (OSError, KeyError, ValueError, TypeError, zipfile.BadZipFile) as error:
-        raise SteeringError(f"{path} is not a direction file ({error}).") from error
