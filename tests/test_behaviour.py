@@ -124,10 +124,10 @@ def test_the_bootstrap_is_the_house_bootstrap() -> None:
     # The house widens the quantiles for 15 groups; a report of several models has many more, says
     # so where it has not, and gives the quantiles themselves.
     wider = t.ppf(0.975, 14) / t.ppf(0.975, np.inf) * np.sqrt(15 / 14)
-    low, high = (
-        reference.value + (e - reference.value) / wider for e in (reference.low, reference.high)
-    )
-    assert (ours.low, ours.high) == pytest.approx((low, high), abs=0.05 * (high - low))
+    ends = np.array([reference.low, reference.high])
+    low, high = reference.value + (ends - reference.value) / wider
+    width = high - low
+    assert (ours.low, ours.high) == pytest.approx((low, high), abs=0.05 * width)
     # The control: single items, as if independent, give an interval that is too narrow.
     alone = draw_groups(items.item_id, seed=2).sums(np.stack([values, np.ones(60)], axis=1))
     narrow = estimate(alone[:, 0] / alone[:, 1])
