@@ -255,8 +255,14 @@ def examples(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[
 
 def write_log(path: Path) -> None:
     """A finished log of Inspect, as a run of the task `interp/avalon` leaves it."""
-    from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalSample, EvalSpec
-    from inspect_ai.log import write_eval_log
+    from inspect_ai.log import (
+        EvalConfig,
+        EvalDataset,
+        EvalLog,
+        EvalSample,
+        EvalSpec,
+        write_eval_log,
+    )
     from inspect_ai.model import ModelOutput
 
     spec = EvalSpec(
