@@ -34,6 +34,7 @@ _BUILTIN_MODULES: Final = (
     "interp.sources.avalon",
     "interp.sources.coordqa",
     "interp.sources.facts",
+    "interp.sources.partners",
     "interp.sources.tabular",
     "interp.sources.tomas",
 )
