@@ -15,6 +15,7 @@ from experiments.cli_cache import cache_app, drift
 from experiments.cli_model import answer, extract, running
 from experiments.cli_probe import direction, probe, probe_compare
 from experiments.cli_run import demo, run_app
+from experiments.cli_unco import unco_app
 from experiments.options import (
     AbilitiesOption,
     AdapterOption,
@@ -78,6 +79,7 @@ app.add_typer(adapters_app, name="adapters")
 app.add_typer(behave_app, name="behave")
 app.add_typer(cache_app, name="cache")
 app.add_typer(run_app, name="run")
+app.add_typer(unco_app, name="unco")
 app.command("demo", epilog="Example: interp demo")(demo)
 app.command(
     "extract", epilog="Example: interp extract --source facts:elements --n 40 --out facts.h5"

@@ -278,6 +278,7 @@ def test_every_example_in_the_help_works(
         *("cache info", "cache verify", "cache merge", "cache export", "drift", "behave report"),
         "probe-compare",
         *("run expression-gap", "adapters audit", "adapters compare"),
+        *("unco build", "unco play", "unco report"),
     }
     # The alias stands for a tiny model here; everything else is as printed.
     folder = tmp_path / "tiny"
@@ -292,7 +293,7 @@ def test_every_example_in_the_help_works(
     monkeypatch.chdir(tmp_path)
     order = (
         *("sources", "items", "extract", "probe", "probe-compare", "direction", "steer", "answer"),
-        *("drift", "cache", "run", "adapters", "behave", "demo"),
+        *("drift", "cache", "run", "adapters", "behave", "unco", "demo"),
     )
     # What a command reads, an earlier example has written.
     names = sorted(found, key=lambda name: order.index(name.split()[0]))
