@@ -13,6 +13,7 @@ from activations.backend import Capture, Edit, ModelBackend, Prompt, VerdictIds 
 from activations.cache import ActivationCache  # noqa: E402
 from activations.extraction import describe_source, extract  # noqa: E402
 from activations.hf import HFBackend  # noqa: E402
+from activations.libraries import in_library  # noqa: E402
 from activations.load import load_backend  # noqa: E402
 from activations.spec import ModelSpec  # noqa: E402
 
@@ -30,5 +31,6 @@ __all__ = [
     "extract",
     "forced_answers",
     "forced_logits",
+    "in_library",
     "load_backend",
 ]

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from activations.backend import ModelBackend, Prompt
-from activations.batches import BATCH_TOKENS, plan_batches, run_batches
+from activations.backend import ModelBackend, Prompt, SharedPrefix
+from activations.batches import BATCH_TOKENS
 from activations.cache import manifest_differences, refuse_mismatch
+from activations.passes import Reading, SharingPlan, plan_sharing, run_plan
 from interp.errors import ItemError
 from interp.files import atomic_path, partial_path, read_json, write_json
 from interp.grading import Answer, parse_verdict, read_answers, write_answers
@@ -37,20 +39,43 @@ Logits = NDArray[np.float32]
 
 
 def forced_logits(
-    backend: ModelBackend, prompts: Sequence[Prompt], *, batch_tokens: int = BATCH_TOKENS
+    backend: ModelBackend,
+    prompts: Sequence[Prompt],
+    *,
+    batch_tokens: int = BATCH_TOKENS,
+    plan: SharingPlan | None = None,
 ) -> Logits:
-    """(n_items, 2) logits of True and False right after the answer stub."""
-    verdicts = backend.verdict_ids(prompts)
+    """(n_items, 2) logits of True and False right after the answer stub.
+
+    Args:
+        backend: a running model.
+        prompts: tokenised items.
+        batch_tokens: padded tokens a batch.
+        plan: which prompts share a prefix; None runs each in full.
+    """
+    reading = _reading(backend, prompts)
     logits = np.full((len(prompts), 2), np.nan, dtype=np.float32)
 
-    def run(index: Sequence[int]) -> Any:
-        sequences = [prompts[i].ids_with_stub for i in index]
-        return backend.logits(sequences, (verdicts.true_id, verdicts.false_id))
+    def run(rows: Sequence[int], prefix: SharedPrefix | None) -> torch.Tensor:
+        sequences = [prompts[row].ids_with_stub for row in rows]
+        if prefix is None:
+            return backend.logits(sequences, reading.logit_ids)
+        start = prefix.n_tokens
+        last = [len(ids) - start - 1 for ids in sequences]
+        own = [ids[start:] for ids in sequences]
+        return backend.capture_after(prefix, own, last, reading.logit_ids).logits
 
-    batches = plan_batches([len(prompt.ids_with_stub) for prompt in prompts], batch_tokens)
-    for index, values in run_batches(batches, run):
-        logits[index] = values.numpy()
+    plan = plan or plan_sharing(backend, reading, range(len(prompts)), prefix_sharing=False)
+    for rows, values in run_plan(backend, reading, plan, run, batch_tokens=batch_tokens):
+        logits[rows] = values.numpy()
     return logits
+
+
+def _reading(backend: ModelBackend, prompts: Sequence[Prompt]) -> Reading:
+    """Prefixes of answers may go up to the last token of a prompt."""
+    verdicts = backend.verdict_ids(prompts)
+    last = [len(prompt.ids) - 1 for prompt in prompts]
+    return Reading(prompts, last, (verdicts.true_id, verdicts.false_id))
 
 
 def require_labels(items: Sequence[Item]) -> NDArray[np.bool_]:
@@ -103,6 +128,7 @@ def greedy_answers(
     *,
     max_new_tokens: int = MAX_NEW_TOKENS,
     batch_tokens: int = BATCH_TOKENS,
+    plan: SharingPlan | None = None,
 ) -> Iterator[list[Answer]]:
     """Generate greedily and parse the verdict, a batch at a time.
 
@@ -113,19 +139,27 @@ def greedy_answers(
         logits: (n_items, 2), recorded beside the verdict.
         max_new_tokens: cut of the generation; what has no verdict by then is a non-answer.
         batch_tokens: padded tokens a batch, new tokens included.
+        plan: which rows to ask, and which of them share a prefix; None asks all in full.
 
     Yields:
         the answers of one batch, in no particular order.
     """
     require_labels(items)
-    lengths = [len(prompt.ids) + max_new_tokens for prompt in prompts]
+    reading = _reading(backend, prompts)
+    plan = plan or plan_sharing(backend, reading, range(len(prompts)), prefix_sharing=False)
 
-    def run(index: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-        return backend.generate([prompts[i].ids for i in index], max_new_tokens)
+    def run(rows: Sequence[int], prefix: SharedPrefix | None) -> tuple[tuple[int, ...], ...]:
+        return backend.generate([prompts[row].ids for row in rows], max_new_tokens, prefix)
 
-    for index, generated in run_batches(plan_batches(lengths, batch_tokens), run):
+    batches = run_plan(
+        *(backend, reading, plan, run),
+        batch_tokens=batch_tokens,
+        more=max_new_tokens,
+        aligned=True,
+    )
+    for rows, generated in batches:
         answers = []
-        for i, ids in zip(index, generated, strict=True):
+        for i, ids in zip(rows, generated, strict=True):
             text = backend.decode(ids)
             verdict = parse_verdict(text)
             answers.append(
@@ -154,6 +188,7 @@ def answer(
     logits: Logits | None = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
     batch_tokens: int = BATCH_TOKENS,
+    prefix_sharing: bool = True,
     progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[Answer, ...]:
     """Write an answer file, or reopen or resume what is there.
@@ -170,6 +205,7 @@ def answer(
         logits: (n_items, 2) if they are known already, from a cache of the same items and model.
         max_new_tokens: cut of greedy generation.
         batch_tokens: padded tokens a batch.
+        prefix_sharing: run first tokens that prompts have in common once, as `extract` does.
         progress: called with the number of answers finished since the last call.
 
     Raises:
@@ -197,22 +233,26 @@ def answer(
         return answers
     done = {(entry.item_id, entry.condition): entry for entry in _resume(partial, manifest)}
     progress(len(done))
+    left = {i for i, item in enumerate(items) if (item.item_id, "greedy") not in done}
+    plan = None
+    if logits is None or ("greedy" in conditions and left):
+        plan = plan_sharing(
+            *(backend, _reading(backend, prompts), range(len(items))),
+            prefix_sharing=prefix_sharing,
+        )
     if logits is None:
-        logits = forced_logits(backend, prompts, batch_tokens=batch_tokens)
+        logits = forced_logits(backend, prompts, batch_tokens=batch_tokens, plan=plan)
     if "forced" in conditions:
         forced = [a for a in forced_answers(items, logits) if (a.item_id, "forced") not in done]
         _append(partial, forced)
         done |= {(entry.item_id, entry.condition): entry for entry in forced}
         progress(len(forced))
-    if "greedy" in conditions:
-        left = [i for i, item in enumerate(items) if (item.item_id, "greedy") not in done]
+    if "greedy" in conditions and plan is not None:
         for batch in greedy_answers(
-            backend,
-            [items[i] for i in left],
-            [prompts[i] for i in left],
-            logits[left],
+            *(backend, items, prompts, logits),
             max_new_tokens=max_new_tokens,
             batch_tokens=batch_tokens,
+            plan=plan.only(left),
         ):
             _append(partial, batch)
             done |= {(entry.item_id, entry.condition): entry for entry in batch}

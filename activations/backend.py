@@ -16,7 +16,7 @@ from torch import Tensor
 
 from interp.errors import ItemError
 from interp.items import Item
-from interp.vocabulary import HookPoint, TokenRule
+from interp.vocabulary import HookPoint, Library, TokenRule
 
 __all__ = [
     "Capture",
@@ -143,16 +143,20 @@ class SharedPrefix:
         state: the backend's keys and values of one row; opaque, never changed by a continuation.
         n_tokens: tokens of the prefix.
         resid_norm: (n_layers, n_tokens) norms of `resid_post`, on the CPU.
+        ragged: whether sequences of unequal length may go on after it in `prefill` and `generate`.
     """
 
     state: Any
     n_tokens: int
     resid_norm: Tensor
+    ragged: bool = True
 
 
 class ModelBackend(Protocol):
     """A running model. Every method takes one batch; batching is the caller's."""
 
+    @property
+    def library(self) -> Library: ...
     @property
     def n_layers(self) -> int: ...
     @property
@@ -204,8 +208,13 @@ class ModelBackend(Protocol):
         """(n, n_ids) after the last token. Inside `intervene`, hidden[i, t] is token t of i."""
         ...
 
-    def prefill(self, sequences: Sequence[Sequence[int]]) -> Prefix:
-        """Keys and values of prefixes, to be continued any number of times."""
+    def prefill(
+        self, sequences: Sequence[Sequence[int]], after: SharedPrefix | None = None
+    ) -> Prefix:
+        """Keys and values of prefixes, to be continued any number of times.
+
+        With `after`, all sequences start with that prefix, which is not run again.
+        """
         ...
 
     def logits_after(
@@ -219,9 +228,12 @@ class ModelBackend(Protocol):
         ...
 
     def generate(
-        self, sequences: Sequence[Sequence[int]], max_new_tokens: int
+        self,
+        sequences: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        after: SharedPrefix | None = None,
     ) -> tuple[tuple[int, ...], ...]:
-        """Greedy continuations, end-of-turn token left out."""
+        """Greedy continuations, end-of-turn token left out; `after` as in `prefill`."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:

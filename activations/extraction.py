@@ -19,9 +19,16 @@ from interp.items import Item, items_sha256
 from interp.prompts import ANSWER_STUB
 from interp.records import package_versions
 from interp.registry import ItemSource
-from interp.vocabulary import Store, TokenRule
+from interp.vocabulary import Library, Store, TokenRule
 
 __all__ = ["describe_source", "extract", "manifest_of"]
+
+_DISTRIBUTIONS: Final[Mapping[Library, tuple[str, ...]]] = {
+    "hf": (),
+    "transformer_lens": ("transformer-lens",),
+    "nnsight": ("nnsight",),
+}
+"""Packages that numbers depend on, beside those that they always depend on."""
 
 _SELF_CHECK_SHARE: Final = 0.01
 _SELF_CHECK_LEAST: Final = 4
@@ -61,8 +68,8 @@ def manifest_of(
         "answer_stub": ANSWER_STUB,
         "verdict_ids": asdict(verdicts),
         "store": store,
-        "backend": "hf",
-        "versions": package_versions(),
+        "backend": backend.library,
+        "versions": package_versions(*_DISTRIBUTIONS[backend.library]),
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -14,12 +13,15 @@ import torch
 from torch import Tensor
 
 from activations.backend import Capture, Edit, Prefix, Prompt, SharedPrefix, VerdictIds
+from activations.captures import record
 from activations.digests import parameters_sha256
+from activations.greedy import greedy_continuations, stop_ids_of
 from activations.hooks import edited, find_blocks, observed
-from activations.kept import lend, why_not_continuable, why_not_lendable
+from activations.kept import keeps_all, lend, repeat, why_not_continuable, why_not_lendable
 from activations.tokens import PaddedBatch, pad, tokenize, verdict_ids
 from interp.errors import ModelError, SharingError
 from interp.items import Item
+from interp.vocabulary import Library
 
 __all__ = ["HFBackend"]
 
@@ -71,6 +73,11 @@ class HFBackend:
         self._cache_name = "cache" if "cache" in self._parameters else "past_key_values"
         text_config = model.config.get_text_config(decoder=True)
         self._d_model = int(text_config.hidden_size)
+
+    @property
+    def library(self) -> Library:
+        """Which library runs the model."""
+        return "hf"
 
     @property
     def n_layers(self) -> int:
@@ -142,7 +149,17 @@ class HFBackend:
             inputs["logits_to_keep"] = logit_columns
         if "position_ids" not in self._parameters:
             del inputs["position_ids"]
+        return self._run(inputs)
+
+    def _run(self, inputs: Mapping[str, Any]) -> Any:
+        """One forward pass; what it gives has `logits` and, if it was asked for, a cache."""
         return self.model(**inputs)
+
+    def observed(
+        self, on_resid_post: Callable[[int, Tensor], None], on_resid_pre0: Callable[[Tensor], None]
+    ) -> AbstractContextManager[None]:
+        """Watch every forward pass inside the context; see `activations.hooks.observed`."""
+        return observed(self.blocks, on_resid_post, on_resid_pre0)
 
     def _logits_at(
         self, batch: PaddedBatch, columns: Tensor, logit_ids: Sequence[int], **inputs: Any
@@ -159,17 +176,6 @@ class HFBackend:
         ids = torch.tensor(logit_ids, device=logits.device)
         chosen: Tensor = logits[rows, columns.to(logits.device)][:, ids]
         return chosen.float().cpu()
-
-    def _cache_of(self, batch: PaddedBatch) -> Any:
-        """Keys and values after a pass over a batch; None if the model keeps none."""
-        output = self._forward(
-            torch.zeros(1, dtype=torch.long, device=self.device),
-            input_ids=batch.ids,
-            position_ids=batch.position_ids,
-            attention_mask=batch.is_token.long() if batch.is_ragged else None,
-            use_cache=True,
-        )
-        return getattr(output, self._cache_name, None)
 
     def _plain_pass(self, batch: PaddedBatch, logit_ids: Sequence[int], **inputs: Any) -> Tensor:
         """Logits after the last token of each sequence."""
@@ -192,47 +198,14 @@ class HFBackend:
         batch = pad(sequences, self.padding, self.device)
         # The first token is left out of the norms: it holds the attention sink.
         counted = batch.is_token & (batch.position_ids > 0)
-        return self._capture(
+        return record(
+            self.observed,
             batch.starts + torch.tensor(positions, device=self.device),
             counted,
             torch.empty(self.n_layers, 0),
+            self.d_model,
             lambda: self._plain_pass(batch, logit_ids),
         )
-
-    def _capture(
-        self, columns: Tensor, counted: Tensor, norms_before: Tensor, run: Callable[[], Tensor]
-    ) -> Capture:
-        """Observe one pass.
-
-        Args:
-            columns: (n,) of the wanted tokens.
-            counted: (n, seq) of bool, tokens that the median norm is taken over.
-            norms_before: (n_layers, k) norms of tokens before these, the same for all rows, that
-                the median is taken over too.
-            run: the pass; gives the logits.
-        """
-        n = len(columns)
-        resid_post = torch.empty(n, self.n_layers, self.d_model)
-        resid_norm = torch.empty(n, self.n_layers)
-        resid_pre0 = torch.empty(n, self.d_model)
-
-        def at_columns(hidden: Tensor) -> Tensor:
-            rows = torch.arange(n, device=hidden.device)
-            return hidden[rows, columns.to(hidden.device)].float()
-
-        def on_resid_post(layer: int, hidden: Tensor) -> None:
-            resid_post[:, layer] = at_columns(hidden).cpu()
-            norms = hidden.float().norm(dim=-1)
-            norms = norms.masked_fill(~counted.to(hidden.device), float("nan"))
-            before = norms_before[layer].to(hidden.device).expand(n, -1)
-            resid_norm[:, layer] = torch.cat([before, norms], dim=1).nanmedian(dim=1).values.cpu()
-
-        def on_resid_pre0(hidden: Tensor) -> None:
-            resid_pre0.copy_(at_columns(hidden))
-
-        with observed(self.blocks, on_resid_post, on_resid_pre0):
-            logits = run()
-        return Capture(resid_post, resid_pre0, logits, resid_norm)
 
     @torch.inference_mode()
     def share_prefix(self, ids: Sequence[int]) -> SharedPrefix:
@@ -247,14 +220,14 @@ class HFBackend:
         def on_resid_post(layer: int, hidden: Tensor) -> None:
             norms[layer] = hidden[0].float().norm(dim=-1).cpu()
 
-        with observed(self.blocks, on_resid_post, lambda _hidden: None):
-            cache = self._cache_of(batch)
+        with self.observed(on_resid_post, lambda _hidden: None):
+            cache = getattr(self._start(batch, None), self._cache_name, None)
         reason = why_not_lendable(cache)
         if reason is not None:
             raise SharingError(
                 f"Prefixes cannot be shared by {type(self.model).__name__}: {reason}."
             )
-        return SharedPrefix(cache, len(ids), norms)
+        return SharedPrefix(cache, len(ids), norms, ragged=keeps_all(cache, len(ids)))
 
     @torch.inference_mode()
     def capture_after(
@@ -274,10 +247,12 @@ class HFBackend:
         """
         batch = pad(suffixes, "right", self.device)
         shifted = replace(batch, position_ids=batch.position_ids + prefix.n_tokens)
-        return self._capture(
+        return record(
+            self.observed,
             torch.tensor(positions, device=self.device),
             batch.is_token,
             prefix.resid_norm[:, 1:],
+            self.d_model,
             lambda: self._logits_at(
                 shifted,
                 batch.lengths - 1,
@@ -297,14 +272,20 @@ class HFBackend:
         return self._plain_pass(pad(sequences, self.padding, self.device), logit_ids)
 
     @torch.inference_mode()
-    def prefill(self, sequences: Sequence[Sequence[int]]) -> Prefix:
+    def prefill(
+        self, sequences: Sequence[Sequence[int]], after: SharedPrefix | None = None
+    ) -> Prefix:
         """Keys and values of prefixes; left-padded, so that suffixes line up.
+
+        Args:
+            sequences: token ids.
+            after: from `share_prefix`, if all sequences start with its tokens.
 
         Raises:
             ModelError: the model keeps another state than keys and values.
         """
         batch = pad(sequences, "left", self.device)
-        cache = self._cache_of(batch)
+        cache = getattr(self._start(batch, after), self._cache_name, None)
         reason = why_not_continuable(cache)
         if reason is not None:
             raise ModelError(
@@ -312,6 +293,31 @@ class HFBackend:
                 f"keys and values of attention layers."
             )
         return Prefix(cache, batch.is_token, batch.lengths)
+
+    def _start(self, batch: PaddedBatch, after: SharedPrefix | None) -> Any:
+        """First pass over a left-padded batch, for its cache and its last logits.
+
+        With `after`, the first columns are read from the prefix and the others are run. Rows start
+        at different columns, so a shorter row runs the last tokens of the prefix once more; the
+        layout is that of the plain pass, which all position schemes know.
+        """
+        begun, state = 0, {}
+        if after is not None:
+            begun = after.n_tokens
+            state = {self._cache_name: repeat(after.state, begun, batch)}
+        ids, positions = batch.ids[:, begun:], batch.position_ids[:, begun:]
+        return self._run_on(ids, positions, batch.is_token, **state)
+
+    def _run_on(self, ids: Tensor, positions: Tensor, is_token: Tensor, **state: Any) -> Any:
+        """One pass that keeps keys and values, with logits after the last column only."""
+        return self._forward(
+            torch.tensor([ids.shape[1] - 1], device=self.device),
+            input_ids=ids,
+            position_ids=positions,
+            attention_mask=None if bool(is_token.all()) else is_token.long(),
+            use_cache=True,
+            **state,
+        )
 
     @torch.inference_mode()
     def logits_after(
@@ -340,55 +346,39 @@ class HFBackend:
             logit_ids,
             attention_mask=mask,
             use_cache=True,
-            # A pass extends the cache it is given, so each one gets a copy.
-            **{self._cache_name: copy.deepcopy(prefix.state)},
+            # A pass extends the cache it is given, so each one gets its own, of views.
+            **{self._cache_name: lend(prefix.state, len(suffixes))},
         )
 
     @torch.inference_mode()
     def generate(
-        self, sequences: Sequence[Sequence[int]], max_new_tokens: int
+        self,
+        sequences: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        after: SharedPrefix | None = None,
     ) -> tuple[tuple[int, ...], ...]:
-        """Greedy continuations, cut before the first end-of-turn token."""
+        """Greedy continuations, cut before the first end-of-turn token; `after` as in `prefill`."""
         longest = max(len(sequence) for sequence in sequences)
         self._require_room(longest + max_new_tokens, "A prompt with its answer")
         batch = pad(sequences, "left", self.device)
-        stops = self.model.generation_config.eos_token_id
-        stop_ids = {stops} if isinstance(stops, int) else set(stops or ())
-        if self.tokenizer.eos_token_id is not None:
-            stop_ids.add(self.tokenizer.eos_token_id)
-        # Written out, because `generate` fills in what the model's own generation settings ask
-        # for (a repetition penalty, say), and the answer would no longer be the greedy one.
-        last = torch.tensor([batch.ids.shape[1] - 1], device=self.device)
-        is_token, positions, cache = batch.is_token, batch.position_ids, None
-        ids, produced = batch.ids, []
-        finished = torch.zeros(len(sequences), dtype=torch.bool, device=self.device)
-        stop_tensor = torch.tensor(sorted(stop_ids), device=self.device)
-        for _ in range(max_new_tokens):
-            output = self._forward(
-                last,
-                input_ids=ids,
-                position_ids=positions,
-                attention_mask=is_token.long() if batch.is_ragged else None,
-                use_cache=True,
-                **({} if cache is None else {self._cache_name: cache}),
-            )
-            cache = getattr(output, self._cache_name)
-            ids = output.logits[:, -1].argmax(dim=-1, keepdim=True)
-            produced.append(ids)
-            finished |= torch.isin(ids[:, 0], stop_tensor)
-            if bool(finished.all()):
-                break
-            last = torch.zeros(1, dtype=torch.long, device=self.device)
-            is_token = torch.cat([is_token, torch.ones_like(ids, dtype=torch.bool)], dim=1)
-            positions = positions[:, -1:] + 1
-        continuations = torch.cat(produced, dim=1).tolist()
-        return tuple(_until(row, stop_ids) for row in continuations)
+        output = self._start(batch, after)
+        ids, positions = batch.ids, batch.position_ids
+
+        def step(new: Tensor, following: Tensor, is_token: Tensor) -> Tensor:
+            nonlocal output, ids, positions
+            cache, state = getattr(output, self._cache_name, None), {}
+            if cache is None:
+                # Nothing was kept: everything is run again.
+                ids, positions = torch.cat([ids, new], 1), torch.cat([positions, following], 1)
+            else:
+                ids, positions, state = new, following, {self._cache_name: cache}
+            output = self._run_on(ids, positions, is_token, **state)
+            logits: Tensor = output.logits[:, -1]
+            return logits
+
+        stops = stop_ids_of(self.model, self.tokenizer)
+        return greedy_continuations(batch, output.logits[:, -1], step, stops, max_new_tokens)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of token ids, special tokens left out."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
-
-
-def _until(ids: Sequence[int], stops: set[int]) -> tuple[int, ...]:
-    end = next((index for index, token in enumerate(ids) if token in stops), len(ids))
-    return tuple(ids[:end])

@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from activations.backend import Edit
 from interp.errors import ModelError
 
-__all__ = ["count_hooks", "edited", "find_blocks", "observed"]
+__all__ = [
+    "count_hooks",
+    "edited",
+    "find_blocks",
+    "hidden_of",
+    "observed",
+    "require_layers",
+    "with_hidden",
+]
 
 
 def find_blocks(model: nn.Module) -> nn.ModuleList:
@@ -43,7 +51,7 @@ def find_blocks(model: nn.Module) -> nn.ModuleList:
     return outermost[0][1]
 
 
-def _hidden(output: object) -> Tensor:
+def hidden_of(output: object) -> Tensor:
     """The hidden states of a block's output: a tensor, or the first entry of a tuple."""
     first = output[0] if isinstance(output, tuple) else output
     if not isinstance(first, Tensor):
@@ -58,12 +66,13 @@ def _hidden(output: object) -> Tensor:
     return first
 
 
-def _with_hidden(output: object, hidden: Tensor) -> object:
+def with_hidden(output: object, hidden: Tensor) -> object:
+    """A block's output with other hidden states in it."""
     return (hidden, *output[1:]) if isinstance(output, tuple) else hidden
 
 
 def _block_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    return _hidden(args[0] if args else kwargs["hidden_states"])
+    return hidden_of(args[0] if args else kwargs["hidden_states"])
 
 
 @contextmanager
@@ -92,13 +101,22 @@ def observed(
             def post_hook(
                 _module: nn.Module, _args: Any, output: object, layer: int = layer
             ) -> None:
-                on_resid_post(layer, _hidden(output))
+                on_resid_post(layer, hidden_of(output))
 
             handles.append(block.register_forward_hook(post_hook))
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def require_layers(edits: Sequence[Edit], n_layers: int) -> None:
+    """Raise `ModelError` unless the model has the layer of every edit."""
+    for edit in edits:
+        if not 0 <= edit.layer < n_layers:
+            raise ModelError(
+                f"Layer {edit.layer} is out of range; this model has layers 0 to {n_layers - 1}."
+            )
 
 
 @contextmanager
@@ -110,11 +128,7 @@ def edited(blocks: nn.ModuleList, edits: Sequence[Edit]) -> Iterator[None]:
     Raises:
         ModelError: a layer is out of range.
     """
-    for edit in edits:
-        if not 0 <= edit.layer < len(blocks):
-            raise ModelError(
-                f"Layer {edit.layer} is out of range; this model has layers 0 to {len(blocks) - 1}."
-            )
+    require_layers(edits, len(blocks))
     handles = []
     try:
         # Prepending reverses the order of hooks of one block; registering in reverse restores it.
@@ -123,7 +137,7 @@ def edited(blocks: nn.ModuleList, edits: Sequence[Edit]) -> Iterator[None]:
             if edit.hook_point == "resid_post":
 
                 def post_hook(_m: nn.Module, _a: Any, output: object, edit: Edit = edit) -> object:
-                    return _with_hidden(output, edit.apply(_hidden(output)))
+                    return with_hidden(output, edit.apply(hidden_of(output)))
 
                 handles.append(block.register_forward_hook(post_hook, prepend=True))
             else:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import copy
 from typing import Any, Final
 
+import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
-__all__ = ["lend", "why_not_lendable"]
+from activations.tokens import PaddedBatch
+from interp.errors import ModelError
+
+__all__ = ["keeps_all", "lend", "repeat", "why_not_continuable", "why_not_lendable"]
 
 # Their `update` makes new tensors and nothing else; a subclass may keep more than that.
 _LENDABLE: Final = (DynamicLayer, DynamicSlidingWindowLayer)
@@ -49,7 +53,7 @@ def lend(cache: Any, n: int) -> Any:
     layer runs. So the memory is that of one expanded layer, not of all of them.
 
     Args:
-        cache: one row, for which `why_not_lendable` is None.
+        cache: one row, for which `why_not_lendable` is None, or `n` rows.
         n: rows.
     """
     lent = copy.copy(cache)
@@ -59,8 +63,9 @@ def lend(cache: Any, n: int) -> Any:
 
 def _lend_layer(layer: Any, n: int) -> Any:
     lent = copy.copy(layer)
-    lent.keys = layer.keys.expand(n, -1, -1, -1)
-    lent.values = layer.values.expand(n, -1, -1, -1)
+    if layer.is_initialized:
+        lent.keys = layer.keys.expand(n, -1, -1, -1)
+        lent.values = layer.values.expand(n, -1, -1, -1)
     kind = type(layer)
 
     def update(keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -70,3 +75,42 @@ def _lend_layer(layer: Any, n: int) -> Any:
 
     lent.update = update
     return lent
+
+
+def keeps_all(cache: Any, n_tokens: int) -> bool:
+    """Whether every layer still holds all `n_tokens`; sliding windows drop the first ones."""
+    return all(layer.keys.shape[2] == n_tokens for layer in cache.layers)
+
+
+def repeat(cache: Any, n_tokens: int, batch: PaddedBatch) -> Any:
+    """A cache of one row a sequence, to be continued for good.
+
+    Args:
+        cache: one row, for which `why_not_lendable` is None; left as it is.
+        n_tokens: in the cache.
+        batch: padded on the left; its first `n_tokens` columns are those that the cache gives. A
+            row that starts later so gets fewer of the tokens.
+
+    Raises:
+        ModelError: no sequence is longer than the cache, or their lengths differ and a layer has
+            dropped the tokens that a row would start with.
+    """
+    shifted = bool(batch.starts.any())
+    if batch.ids.shape[1] <= n_tokens or (shifted and not keeps_all(cache, n_tokens)):
+        raise ModelError(
+            f"Got sequences of lengths {sorted(set(batch.lengths.tolist()))} after a prefix of "
+            f"{n_tokens} tokens; expected longer ones, and of one length where the model keeps a "
+            f"window only."
+        )
+    own = copy.copy(cache)
+    own.layers = [copy.copy(layer) for layer in cache.layers]
+    for layer in own.layers:
+        for name in ("keys", "values"):
+            kept = getattr(layer, name)
+            if shifted:
+                columns = torch.arange(n_tokens, device=kept.device)
+                columns = (columns - batch.starts.to(kept.device)[:, None]).clamp(min=0)
+                setattr(layer, name, kept[0][:, columns].transpose(0, 1))
+            else:
+                setattr(layer, name, kept.expand(len(batch.ids), -1, -1, -1))
+    return own

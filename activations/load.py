@@ -26,7 +26,7 @@ _PROGRESS_BAR: Final = re.compile(r"\d+%\|")
 
 
 def load_backend(spec: ModelSpec) -> HFBackend:
-    """Load a model with transformers.
+    """Load a model with transformers; `activations.libraries.in_library` puts it into another.
 
     GGUF weights are dequantised to `spec.dtype`. Remote code is never run.
 

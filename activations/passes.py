@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
 
 import torch
 
@@ -13,7 +13,17 @@ from activations.batches import plan_batches, run_batches
 from activations.sharing import PrefixGroup, find_groups, row_cost
 from interp.errors import SharingError
 
-__all__ = ["Reading", "SharingPlan", "capture_plain", "plan_sharing", "relative", "run_passes"]
+__all__ = [
+    "Reading",
+    "SharingPlan",
+    "capture_plain",
+    "plan_sharing",
+    "relative",
+    "run_passes",
+    "run_plan",
+]
+
+T = TypeVar("T")
 
 _TOLERANCE: Final = {"float32": 1e-4}
 """Largest relative difference that counts as rounding; lower precision gets `_ROUGH`."""
@@ -59,6 +69,15 @@ class SharingPlan:
     tokens_saved: int
     off: str | None
     alone: Mapping[int, torch.Tensor] = field(default_factory=dict)
+
+    def only(self, rows: Collection[int]) -> SharingPlan:
+        """The plan for some of its rows; the token counts stay those of the whole."""
+        groups = tuple(
+            PrefixGroup(group.length, kept)
+            for group in self.groups
+            if (kept := tuple(row for row in group.rows if row in rows))
+        )
+        return replace(self, groups=groups, plain=tuple(r for r in self.plain if r in rows))
 
     def record(self) -> dict[str, Any]:
         """What a file says of it."""
@@ -181,18 +200,63 @@ def run_passes(
     Yields:
         rows of one batch, and what was captured for them.
     """
+
+    def run(rows: Sequence[int], prefix: SharedPrefix | None) -> Capture:
+        if prefix is None:
+            return capture_plain(backend, reading, rows)
+        return _capture_after(backend, reading, prefix, rows)
+
+    yield from run_plan(backend, reading, plan, run, batch_tokens=batch_tokens)
+
+
+def run_plan(
+    backend: ModelBackend,
+    reading: Reading,
+    plan: SharingPlan,
+    run: Callable[[Sequence[int], SharedPrefix | None], T],
+    *,
+    batch_tokens: int,
+    more: int = 0,
+    aligned: bool = False,
+) -> Iterator[tuple[list[int], T]]:
+    """Run all rows of a plan in batches, each with the prefix that its rows share.
+
+    Args:
+        backend: a running model.
+        reading: the prompts.
+        plan: from `plan_sharing`.
+        run: runs the rows of one batch; the prefix is None where they share none.
+        batch_tokens: padded tokens a batch.
+        more: tokens that each row goes on for after its stub.
+        aligned: whether rows of unequal length need a prefix that can be shifted (`prefill` and
+            `generate`); where it cannot be, batches hold rows of one length.
+
+    Yields:
+        rows of one batch, and what `run` gave for them.
+    """
     for group in plan.groups:
         prefix = _share(backend, reading, group)
-        costs = [row_cost(reading.length(row) - group.length, group.length) for row in group.rows]
-        batches = _batches(group.rows, costs, batch_tokens)
-        yield from run_batches(
-            batches,
-            lambda rows, p=prefix: _capture_after(backend, reading, p, rows),  # type: ignore[misc]
-        )
+        own = {row: reading.length(row) + more - group.length for row in group.rows}
+        parts = [group.rows] if prefix.ragged or not aligned else _by_length(group.rows, own)
+        batches = [
+            batch
+            for rows in parts
+            for batch in _batches(
+                rows, [row_cost(own[row], group.length) for row in rows], batch_tokens
+            )
+        ]
+        yield from run_batches(batches, lambda rows, p=prefix: run(rows, p))  # type: ignore[misc]
         # Not kept while the next prefix is run.
         del prefix
-    batches = _batches(plan.plain, [reading.length(row) for row in plan.plain], batch_tokens)
-    yield from run_batches(batches, lambda rows: capture_plain(backend, reading, rows))
+    costs = [reading.length(row) + more for row in plan.plain]
+    yield from run_batches(_batches(plan.plain, costs, batch_tokens), lambda rows: run(rows, None))
+
+
+def _by_length(rows: Sequence[int], length: Mapping[int, int]) -> list[list[int]]:
+    found: dict[int, list[int]] = {}
+    for row in rows:
+        found.setdefault(length[row], []).append(row)
+    return list(found.values())
 
 
 def _batches(rows: Sequence[int], costs: Sequence[int], batch_tokens: int) -> list[list[int]]:

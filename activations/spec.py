@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from interp.errors import ModelError, did_you_mean
-from interp.vocabulary import Dtype
+from interp.vocabulary import Dtype, Library
 
 __all__ = ["ALIASES", "ModelSpec"]
 
@@ -34,6 +34,7 @@ class ModelSpec:
         device: torch device; `auto` takes a GPU where there is one.
         attn: attention implementation of transformers; None leaves the choice to it.
         template_args: further variables of the chat template, such as `enable_thinking`.
+        library: what runs the model.
     """
 
     model_id: str
@@ -44,6 +45,7 @@ class ModelSpec:
     device: str = "auto"
     attn: str | None = None
     template_args: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    library: Library = "hf"
 
     @classmethod
     def parse(
@@ -54,15 +56,24 @@ class ModelSpec:
         device: str = "auto",
         attn: str | None = None,
         template_args: Mapping[str, Any] | None = None,
+        library: Library = "hf",
     ) -> ModelSpec:
         """Read an alias, `gguf:PATH`, a local folder, or a Hub id with optional `@revision`.
 
         Raises:
-            ModelError: missing path, or the wheel of an alias is not installed.
+            ModelError: missing path, the wheel of an alias is not installed, or the library cannot
+                run the attention implementation.
         """
         kind, location, model_id, revision = _locate(text)
         arguments = dict(template_args or {})
-        return cls(model_id, kind, location, revision, dtype, device, attn, arguments)
+        if library == "transformer_lens":
+            if attn not in (None, "eager"):
+                raise ModelError(
+                    f"--attn is {attn!r}, but TransformerLens runs eager attention only. Leave "
+                    f"--attn out, or use --backend hf."
+                )
+            attn = "eager"
+        return cls(model_id, kind, location, revision, dtype, device, attn, arguments, library)
 
 
 def _locate(text: str) -> tuple[Kind, str, str, str | None]:

@@ -12,8 +12,9 @@ from typer.core import TyperGroup
 from experiments.cli_adapters import adapters_app
 from experiments.cli_behave import behave_app
 from experiments.cli_cache import cache_app, drift
+from experiments.cli_direction import direction
 from experiments.cli_model import answer, extract, running
-from experiments.cli_probe import direction, probe, probe_compare
+from experiments.cli_probe import probe, probe_compare
 from experiments.cli_run import demo, run_app
 from experiments.cli_unco import unco_app
 from experiments.options import (

@@ -15,6 +15,7 @@ from experiments.options import (
     DeviceOption,
     DtypeOption,
     JsonOption,
+    LibraryOption,
     MapOption,
     ModelOption,
     NewTokensOption,
@@ -38,16 +39,18 @@ __all__ = ["answer", "extract", "running"]
 
 @contextmanager
 def running(spec: ModelSpec, adapter: Path | None) -> Iterator[HFBackend]:
-    """A loaded model, with an adapter attached if one is given."""
+    """A loaded model in the library that was asked for, with an adapter if one is given."""
     from activations import load_backend
     from activations.adapter import adapted
+    from activations.libraries import in_library, require_library
 
+    require_library(spec.library)
     backend = load_backend(spec)
     if adapter is None:
-        yield backend
+        yield in_library(backend, spec.library)
     else:
         with adapted(backend, adapter) as changed:
-            yield changed
+            yield in_library(changed, spec.library)
 
 
 def extract(
@@ -61,6 +64,7 @@ def extract(
     token: TokenOption = "last_prompt",
     dtype: DtypeOption = "float32",
     store: Annotated[Store, typer.Option("--store", help="Number type in the file.")] = "float32",
+    backend: LibraryOption = "hf",
     device: DeviceOption = "auto",
     attn: Annotated[
         str | None, typer.Option("--attn", help="eager or sdpa; default: the model's own.")
@@ -86,21 +90,18 @@ def extract(
         device=device,
         attn=attn,
         template_args=template_args(template_arg),
+        library=backend,
     )
     note(f"Loading {spec.model_id} ({dtype}); {len(found)} items of {opened.name}")
-    with running(spec, adapter) as backend:
+    with running(spec, adapter) as loaded:
         size = (
-            len(found)
-            * backend.n_layers
-            * backend.d_model
-            * (4 if store == "float32" else 2)
-            / 2**20
+            len(found) * loaded.n_layers * loaded.d_model * (4 if store == "float32" else 2) / 2**20
         )
-        note(f"{backend.n_layers} layers × d_model {backend.d_model}: a file of {size:.1f} MiB")
-        note(verdict_note(backend, found))
+        note(f"{loaded.n_layers} layers × d_model {loaded.d_model}: a file of {size:.1f} MiB")
+        note(verdict_note(loaded, found))
         with progress("activations", len(found)) as advance:
             cache = run_extract(
-                backend,
+                loaded,
                 found,
                 out,
                 source=describe_source(opened, found, view=view, seed=seed),
@@ -133,6 +134,7 @@ def answer(
     dtype: DtypeOption = "float32",
     device: DeviceOption = "auto",
     batch_tokens: BatchOption = 2048,
+    prefix_sharing: SharingOption = True,
     template_arg: TemplateOption = None,
     adapter: AdapterOption = None,
     json: JsonOption = False,
@@ -159,6 +161,7 @@ def answer(
                 conditions=conditions,
                 max_new_tokens=max_new_tokens,
                 batch_tokens=batch_tokens,
+                prefix_sharing=prefix_sharing,
                 progress=advance,
             )
     rows = answer_rows(found, answers)

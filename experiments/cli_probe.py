@@ -1,9 +1,9 @@
-"""`interp probe`, `interp probe-compare` and `interp direction`."""
+"""`interp probe` and `interp probe-compare`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -16,13 +16,11 @@ from experiments.options import (
     OutFolder,
     PermutationsOption,
     SeedOption,
-    read_probe_of,
     strength,
 )
-from interp.errors import InterpError
 from interp.vocabulary import Solver
 
-__all__ = ["direction", "probe", "probe_compare"]
+__all__ = ["probe", "probe_compare"]
 
 
 def probe(
@@ -101,63 +99,3 @@ def probe_compare(
         print_json(found)
     else:
         print_comparison(str(first), str(second), found)
-
-
-def direction(
-    file: CacheArgument,
-    layer: Annotated[int, typer.Option("--layer", help="0-based block index.")],
-    out: Annotated[Path, typer.Option("--out", help="Direction file (.npz).")],
-    method: Annotated[
-        Literal["class_mean", "probe"],
-        typer.Option("--method", help="Difference of class means, or weights of a probe."),
-    ] = "class_mean",
-    C: Annotated[
-        float | None,
-        typer.Option("--C", help="Of --method probe; default: as in --probe, else 0.01."),
-    ] = None,
-    probe: Annotated[
-        Path | None, typer.Option("--probe", help="Probe folder whose folds --without-fold names.")
-    ] = None,
-    without_fold: Annotated[
-        int | None, typer.Option("--without-fold", help="Leave the items of this fold out.")
-    ] = None,
-    json: JsonOption = False,
-) -> None:
-    """Write the True − False direction of a layer.
-
-    For evaluation leave out the fold that it is applied to: --probe DIR --without-fold K.
-    """
-    from activations import ActivationCache
-    from experiments.console import note, print_json
-    from interp.direction import write_direction
-    from probes import probe_direction
-    from steering import fold_direction
-
-    if (probe is None) != (without_fold is None):
-        raise InterpError("--probe and --without-fold go together: give both or neither.")
-    if C is not None and method != "probe":
-        raise InterpError("--C goes with --method probe; class means have no strength.")
-    with ActivationCache.open(file) as cache:
-        cache.require_layer(layer)
-        training, fitted = None, 0.01
-        if probe is not None and without_fold is not None:
-            sweep = read_probe_of(cache, probe)
-            if without_fold not in sweep.fold:
-                raise InterpError(f"{probe} has folds 0 to {sweep.fold.max()}; got {without_fold}.")
-            training = sweep.fold != without_fold
-            fitted = float(sweep.C[layer, without_fold])
-        if method == "probe":
-            found = probe_direction(cache, layer, C=fitted if C is None else C, training=training)
-        else:
-            found = fold_direction(cache, layer, training=training)
-    write_direction(out, found)
-    if json:
-        fields = [name for name in found.__slots__ if name != "vector"]
-        print_json({name: getattr(found, name) for name in fields})
-        return
-    apart = "" if found.class_gap is None else f"the class means lie {found.class_gap:.4g} apart, "
-    note(
-        f"{out}: {found.method.replace('_', '-')} direction at layer {layer} from {found.n_true} "
-        f"True and {found.n_false} False items; {apart}the median residual norm is "
-        f"{found.median_norm:.4g}"
-    )

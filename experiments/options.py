@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from interp.errors import InterpError, ResultError
-from interp.vocabulary import Dtype, Grouping, TokenRule
+from interp.vocabulary import Dtype, Grouping, Library, TokenRule
 
 if TYPE_CHECKING:
     from activations import ActivationCache
@@ -28,6 +28,7 @@ __all__ = [
     "FoldsOption",
     "GroupOption",
     "JsonOption",
+    "LibraryOption",
     "MapOption",
     "ModelOption",
     "NewTokensOption",
@@ -91,6 +92,10 @@ TokenOption = Annotated[
     TokenRule, typer.Option("--token", help="Token at which residual streams are read.")
 ]
 DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Of weights and activations.")]
+LibraryOption = Annotated[
+    Library,
+    typer.Option("--backend", help="What runs the model; all but hf are extras of their name."),
+]
 DeviceOption = Annotated[str, typer.Option("--device", help="Torch device; auto takes a GPU.")]
 BatchOption = Annotated[int, typer.Option("--batch-tokens", help="Padded tokens a batch.")]
 AdapterOption = Annotated[
@@ -218,13 +223,13 @@ def numbers(text: str, option: str) -> tuple[float, ...]:
         ) from error
 
 
-def layer_numbers(text: str) -> list[int]:
-    """Comma-separated layers."""
+def layer_numbers(text: str, option: str = "--layers") -> list[int]:
+    """Comma-separated layers; `option` is named where they are not."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
         raise InterpError(
-            f"--layers is {text!r}; expected layer numbers separated by commas, for example 10,15."
+            f"{option} is {text!r}; expected layer numbers separated by commas, for example 10,15."
         ) from error
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from experiments.console import print_table
+from experiments.console import print_table, say
 from interp.files import write_csv, write_json
 from interp.sources.unco.report import RecoveryRow, SettingRow
 
 __all__ = [
+    "print_noticed",
     "print_recovery",
     "print_settings",
     "recovery_records",
@@ -115,3 +116,36 @@ def write_report(
         write_csv(folder / "recovery.csv", second)
     write_json(folder / "unco.json", {"settings": first, "recovery": second})
     draw_unco(folder)
+
+
+def print_noticed(folder: Path, metrics: Mapping[str, Any]) -> None:
+    """What the probe read, what the model said, and what the agent did."""
+    rows = (
+        ("probe, nested layers: all statements", "probe_accuracy_nested"),
+        ("forced choice: all statements", "said_accuracy"),
+        ("probe noticed the useless reply", "probe_noticed"),
+        ("forced choice says so", "said_so"),
+        ("asked again at all", "followed_up"),
+        ("took the corrective action", "targeted"),
+        ("noticed, but silent", "noticed_but_silent"),
+        ("right answer in the end", "correct"),
+    )
+    print_table(
+        f"{metrics['n_items']} statements of {metrics['n_groups']} task groups, "
+        f"{metrics['n_episodes']} episodes",
+        ("", "share", "95% interval"),
+        [
+            (
+                label,
+                f"{metrics[name]:.1%}",
+                f"[{metrics[name + '_low']:.1%}, {metrics[name + '_high']:.1%}]",
+            )
+            for label, name in rows
+        ],
+        caption="The first two are over all statements (half are true), the rest over episodes.",
+    )
+    p, text = metrics["probe_p_familywise"], metrics["probe_text_baseline_accuracy"]
+    if p is not None:
+        say(f"Probe against permuted labels: p = {p:.3f} (family-wise). Wording alone: {text:.1%}.")
+    say(str(metrics["verdict"]))
+    say(f"Figure: {folder / 'figures' / 'noticed.png'}")

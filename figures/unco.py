@@ -12,7 +12,7 @@ from matplotlib.ticker import PercentFormatter
 from figures.style import COLOURS, new_figure, save, styled
 from interp.files import read_json
 
-__all__ = ["draw_unco"]
+__all__ = ["draw_noticed", "draw_unco"]
 
 _SETTINGS: Final = ("reliable", "misaligned", "incomplete", "missed", "mixed")
 _ARMS: Final = ("none", "existence", "location", "diagnosis", "action")
@@ -74,3 +74,47 @@ def _by(axis: Axes, rows: _Rows, along: str, order: Sequence[str], line: str) ->
     axis.yaxis.set_major_formatter(PercentFormatter(1.0))
     axis.set_ylabel("accuracy")
     axis.legend(fontsize=7)
+
+
+_BARS: Final = (
+    ("probe_accuracy_nested", "probe: all statements", "probe"),
+    ("said_accuracy", "forced choice: all statements", "model"),
+    ("probe_noticed", "probe noticed the useless reply", "probe"),
+    ("said_so", "forced choice says so", "model"),
+    ("followed_up", "asked again at all", "embedding"),
+    ("targeted", "took the corrective action", "calibrated"),
+    ("noticed_but_silent", "noticed, but silent", "nested"),
+    ("correct", "right answer in the end", "control"),
+)
+
+
+def draw_noticed(folder: Path) -> Path:
+    """What was read, said and done, from `noticed.json`; returns the PNG.
+
+    Raises:
+        ResultError: the file is missing.
+    """
+    metrics = read_json(folder / "noticed.json", "the result of `interp run noticed-but-silent`")
+    with styled():
+        figure = new_figure(6.0, 3.2)
+        axis = figure.subplots()
+        for place, (name, _, colour) in enumerate(reversed(_BARS)):
+            value, low, high = (metrics[name + end] for end in ("", "_low", "_high"))
+            axis.barh(place, value, color=COLOURS[colour], height=0.6)
+            axis.errorbar(
+                value,
+                place,
+                xerr=[[max(0.0, value - low)], [max(0.0, high - value)]],
+                color="#444444",
+                capsize=2,
+            )
+            axis.text(1.02, place, f"{value:.0%}", va="center")
+
+        axis.set_yticks(range(len(_BARS)), [label for _, label, _ in reversed(_BARS)])
+        axis.axvline(0.5, color=COLOURS["control"], linestyle=":", linewidth=1)
+        axis.set_xlim(0, 1)
+        axis.xaxis.set_major_formatter(PercentFormatter(1.0))
+        axis.set_xlabel(
+            f"{metrics['n_items']} statements; {metrics['n_episodes']} episodes; 95% intervals"
+        )
+        return save(figure, folder / "figures" / "noticed")[0]

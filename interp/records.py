@@ -104,10 +104,14 @@ def run_folder(slug: str, root: Path = Path("runs")) -> Path:
     return root / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{slug}"
 
 
-def package_versions() -> dict[str, str]:
-    """Versions of Python and of the packages that numbers depend on."""
+def package_versions(*more: str) -> dict[str, str]:
+    """Versions of Python and of the packages that numbers depend on.
+
+    Args:
+        more: distributions beside the ones that are always named.
+    """
     versions = {"python": platform.python_version()}
-    for name in _PACKAGES:
+    for name in (*_PACKAGES, *more):
         try:
             versions[name] = version(name)
         except PackageNotFoundError:

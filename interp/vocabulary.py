@@ -10,6 +10,7 @@ __all__ = [
     "Dtype",
     "Grouping",
     "HookPoint",
+    "Library",
     "Solver",
     "Store",
     "TokenRule",
@@ -22,6 +23,9 @@ prompt; `statement_end`: last token of the bare statement; `answer_stub`: last t
 
 HookPoint = Literal["resid_pre", "resid_post"]
 """`resid_pre`: the input of a block; `resid_post`: its output, before any final norm."""
+
+Library = Literal["hf", "transformer_lens", "nnsight"]
+"""What runs a model: `hf` is plain transformers."""
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 """Of weights and activations while a model runs."""

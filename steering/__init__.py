@@ -8,17 +8,27 @@ _run_path(str(_Path(__file__).parents[1] / "interp" / "guard.py"))["require_sibl
     __file__, "interp", "activations"
 )
 
+from steering.directions import fold_direction  # noqa: E402
 from steering.hooks import steer  # noqa: E402
-from steering.interventions import add, add_at  # noqa: E402
+from steering.interventions import Intervention, add, clamp, project_out  # noqa: E402
+from steering.positions import POSITIONS, Positions  # noqa: E402
+from steering.projections import clamped, erased, projected_out  # noqa: E402
 from steering.results import SteeringSweep, write_steering  # noqa: E402
-from steering.sweep import SignedItems, fold_direction, sweep_steering  # noqa: E402
+from steering.sweep import SignedItems, sweep_steering  # noqa: E402
 
 __all__ = [
+    "POSITIONS",
+    "Intervention",
+    "Positions",
     "SignedItems",
     "SteeringSweep",
     "add",
-    "add_at",
+    "clamp",
+    "clamped",
+    "erased",
     "fold_direction",
+    "project_out",
+    "projected_out",
     "steer",
     "sweep_steering",
     "write_steering",

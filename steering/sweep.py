@@ -8,6 +8,7 @@ prompt token and the answer stub alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -15,15 +16,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from activations import ActivationCache, ModelBackend
-from activations.batches import BATCH_TOKENS, plan_batches, run_batches
+from activations import ActivationCache, Edit, ModelBackend
+from activations.backend import SharedPrefix
+from activations.batches import BATCH_TOKENS
 from activations.cache import manifest_differences
-from interp.direction import Direction, class_mean_direction, random_direction
+from activations.passes import Reading, plan_sharing, run_plan
+from interp.direction import Direction, random_direction
 from interp.errors import SteeringError
-from steering.hooks import steer
+from steering.directions import fold_direction
+from steering.hooks import change_at
+from steering.interventions import added
 from steering.results import BASELINE, Cell, SteeringSweep
 
-__all__ = ["NESTED", "SignedItems", "fold_direction", "nonzero_alphas", "sweep_steering"]
+__all__ = ["NESTED", "SignedItems", "nonzero_alphas", "sweep_steering"]
 
 NESTED: Final = "nested"
 _STEERED_RULE: Final = "last_prompt"
@@ -46,30 +51,6 @@ class SignedItems:
     manifest: Mapping[str, Any]
 
 
-def fold_direction(
-    cache: ActivationCache, layer: int, *, training: NDArray[np.bool_] | None = None
-) -> Direction:
-    """Class-mean True − False direction of a layer, fitted on the marked items only.
-
-    Args:
-        cache: open cache of True/False items.
-        layer: 0-based block index.
-        training: (n_items,) of bool; None takes all items.
-    """
-    labels = cache.label
-    if (labels < 0).any():
-        raise SteeringError("Some items have no label; directions need True/False items.")
-    kept = np.ones(cache.n_items, dtype=bool) if training is None else training
-    return class_mean_direction(
-        cache.resid_post(layer)[kept],
-        labels[kept].astype(bool),
-        layer=layer,
-        median_norm=float(np.nanmedian(cache.resid_norm[kept, layer])),
-        model_id=cache.manifest["model"]["model_id"],
-        token_rule=cache.manifest["token_rule"],
-    )
-
-
 def sweep_steering(
     cache: ActivationCache,
     signed: SignedItems,
@@ -80,6 +61,7 @@ def sweep_steering(
     n_random: int = 5,
     seed: int = 0,
     batch_tokens: int = BATCH_TOKENS,
+    prefix_sharing: bool = True,
     progress: Callable[[int], None] = lambda _: None,
 ) -> SteeringSweep:
     """Steer every item and read its forced choice.
@@ -97,6 +79,7 @@ def sweep_steering(
         n_random: random directions, each in a ± pair.
         seed: of the random directions.
         batch_tokens: padded tokens a batch.
+        prefix_sharing: run first tokens that prompts have in common once, as `extract` does.
         progress: called with the number of items finished since the last call.
 
     Raises:
@@ -117,22 +100,20 @@ def sweep_steering(
     plan = _plan(cache, signed, places, sizes, n_random, seed)
     logits = np.full((len(plan) + 1, len(items), 2), np.nan, dtype=np.float32)
 
-    def run(index: Sequence[int]) -> NDArray[np.float32]:
-        prefix = backend.prefill([prompts[i].ids[:-1] for i in index])
+    def run(index: Sequence[int], shared: SharedPrefix | None) -> NDArray[np.float32]:
+        prefix = backend.prefill([prompts[i].ids[:-1] for i in index], shared)
         suffixes = [prompts[i].ids[-1:] + prompts[i].stub_ids for i in index]
         cells = [backend.logits_after(prefix, suffixes, logit_ids)]
         for step in plan:
-            with steer(
-                backend,
-                [step.directions[i] for i in index],
-                [float(step.coefficients[i]) for i in index],
-                [0] * len(index),
-            ):
+            with _steered(backend, step, index):
                 cells.append(backend.logits_after(prefix, suffixes, logit_ids))
         return torch.stack(cells).numpy()
 
-    lengths = [len(prompt.ids_with_stub) for prompt in prompts]
-    for index, values in run_batches(plan_batches(lengths, batch_tokens), run):
+    # A shared prefix ends before the last token that `prefill` runs.
+    reading = Reading(prompts, [len(prompt.ids) - 2 for prompt in prompts], logit_ids)
+    sharing = plan_sharing(backend, reading, range(len(prompts)), prefix_sharing=prefix_sharing)
+    batches = run_plan(backend, reading, sharing, run, batch_tokens=batch_tokens, aligned=True)
+    for index, values in batches:
         if not np.isfinite(values).all():
             raise SteeringError(
                 f"The model's logits are not finite under steering (alphas {list(alphas)}). Use "
@@ -177,6 +158,34 @@ class _Step:
     cell: Cell
     directions: Sequence[Direction]
     coefficients: NDArray[np.float64]
+
+
+def _steered(
+    backend: ModelBackend, step: _Step, index: Sequence[int]
+) -> AbstractContextManager[None]:
+    """Every sequence of a batch steered at its first column, each at its own layer."""
+    edits = []
+    for layer in sorted({step.directions[i].layer for i in index}):
+        rows = [row for row, i in enumerate(index) if step.directions[i].layer == layer]
+        chosen = [index[row] for row in rows]
+        vectors = torch.from_numpy(np.stack([step.directions[i].vector for i in chosen]))
+        sizes = torch.tensor(step.coefficients[chosen], dtype=torch.float32)
+
+        def apply(
+            hidden: torch.Tensor,
+            rows: list[int] = rows,
+            vectors: torch.Tensor = vectors,
+            sizes: torch.Tensor = sizes,
+        ) -> torch.Tensor:
+            at = torch.zeros(hidden.shape[:2], dtype=torch.bool)
+            at[rows, 0] = True
+            device = hidden.device
+            return change_at(
+                hidden, at, lambda h, _rows: added(h, vectors.to(device), sizes.to(device))
+            )
+
+        edits.append(Edit(layer, "resid_post", apply))
+    return backend.intervene(edits)
 
 
 def _signs(signed: SignedItems, layer: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -121,6 +121,20 @@ class GroupedConvolutions(Convolutions):
         self.inner = torch.nn.Conv2d(6, 10, (2, 3), groups=2)
 
 
+def vera(**options: Any) -> peft.VeraConfig:
+    """A VeRA config whose shared bases are not saved; PEFT warns of it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return peft.VeraConfig(save_projection=False, **options)
+
+
+def randlora(**options: Any) -> peft.RandLoraConfig:
+    """The same of RandLora."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return peft.RandLoraConfig(save_projection=False, **options)
+
+
 def save_case(
     folder: Path,
     build: Callable[[], torch.nn.Module],

@@ -15,11 +15,13 @@ from adapter_models import (
     gpt2,
     llama,
     mixtral,
+    randlora,
     save_case,
     square_down,
     square_gate,
     tied,
     turned_experts,
+    vera,
 )
 
 from interp.adapters.base import open_base
@@ -134,6 +136,32 @@ OTHER: dict[str, tuple[Callable[[], torch.nn.Module], peft.PeftConfig]] = {
         peft.LoKrConfig(r=1, alpha=5, target_modules=["plane"], use_effective_conv2d=True),
     ),
     "vera": (llama, peft.VeraConfig(r=4, target_modules=["q_proj", "down_proj"])),
+    "vera drawn anew": (
+        llama,
+        vera(r=4, target_modules=["q_proj", "down_proj"]),
+    ),
+    "vera of another key": (
+        gpt2,
+        vera(
+            r=3,
+            target_modules=["c_attn", "c_proj"],
+            fan_in_fan_out=True,
+            projection_prng_key=7,
+        ),
+    ),
+    **{
+        f"randlora drawn anew, {kind}": (
+            llama,
+            randlora(
+                r=3,
+                target_modules=["q_proj", "up_proj"],
+                projection_prng_key=5,
+                sparse=kind != "dense",
+                very_sparse=kind == "very sparse",
+            ),
+        )
+        for kind in ("dense", "sparse", "very sparse")
+    },
     "randlora": (
         llama,
         peft.RandLoraConfig(r=3, randlora_alpha=4, target_modules=["q_proj", "up_proj"]),

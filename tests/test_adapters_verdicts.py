@@ -267,8 +267,10 @@ def test_broken_tensors(code: str, trained: Path) -> None:
         ({"r": None}, "rank_mismatch", "broken"),
         ({"alpha_pattern": {"nothing": 3}}, "pattern_matches_nothing", "effective"),
         ({"alpha_pattern": {"(": 3}}, "pattern_invalid", "effective"),
-        ({"target_modules": ["q_proj", "gone"]}, "targets_match_nothing", "effective"),
-        ({"layers_to_transform": [0, 7]}, "targets_match_nothing", "effective"),
+        ({"target_modules": ["q_proj", "v_proj", "gone"]}, "targets_match_nothing", "effective"),
+        ({"target_modules": ["q_proj"]}, "not_targeted", "broken"),
+        ({"layers_to_transform": [0, 1, 7]}, "targets_match_nothing", "effective"),
+        ({"layers_to_transform": [0]}, "not_targeted", "broken"),
         ({"use_qalora": True}, "unsupported_option", "indeterminate"),
     ],
 )

@@ -72,11 +72,11 @@ def test_a_stopped_run_goes_on_even_after_a_torn_line(
     path, backend = tmp_path / "a.jsonl", tiny_backend()
     right, calls = backend.generate, []
 
-    def stops(sequences: Any, max_new_tokens: int) -> Any:
+    def stops(sequences: Any, *rest: Any) -> Any:
         calls.append(len(sequences))
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return right(sequences, max_new_tokens)
+        return right(sequences, *rest)
 
     backend.generate = stops  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):

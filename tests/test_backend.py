@@ -1,88 +1,16 @@
-"""The transformers backend against a hand-written loop over the blocks."""
+"""The transformers backend: prefixes, generation, edits, tuple outputs, fingerprints."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from reference import FAMILIES, POSITIONS, SEQUENCES, TOLERANCE, relative
 from torch import Tensor, nn
 
 from activations import Edit, HFBackend
 from activations.hooks import count_hooks, edited, find_blocks, observed
 from interp.errors import ModelError
-
-FAMILIES = ("llama", "qwen3", "gemma3", "gpt2")
-# Unequal lengths; ids below the tokenizer's size.
-SEQUENCES = [[7, 30, 41, 5, 99, 12, 250], [8, 77, 3], [11, 4, 60, 61, 62], [200, 201]]
-POSITIONS = [4, 2, 0, 1]
-# float32 rounding: a padded batch with a mask sums in another order than one row alone.
-TOLERANCE = 1e-5
-
-
-def loop_over_blocks(model: Any, family: str, ids: list[int]) -> tuple[list[Tensor], Tensor]:
-    """Residual streams of one unpadded sequence and its logits, block by block.
-
-    The causal mask is written out and attention is eager, so that nothing here relies on how
-    transformers builds masks.
-    """
-    tokens = torch.tensor([ids])
-    seq = len(ids)
-    positions = torch.arange(seq)[None]
-    mask = torch.full((seq, seq), torch.finfo(torch.float32).min).triu(1)[None, None]
-    if family == "gpt2":
-        inner = model.transformer
-        hidden = inner.wte(tokens) + inner.wpe(positions)
-        blocks, norm = inner.h, inner.ln_f
-    else:
-        inner = model.model
-        hidden = inner.embed_tokens(tokens)
-        blocks, norm = inner.layers, inner.norm
-    streams = [hidden]
-    for layer, block in enumerate(blocks):
-        inputs: dict[str, Any] = {"attention_mask": mask}
-        if family == "gemma3":
-            kind = model.config.layer_types[layer]
-            inputs["position_embeddings"] = inner.rotary_emb(hidden, positions, kind)
-        elif family != "gpt2":
-            inputs["position_embeddings"] = inner.rotary_emb(hidden, positions)
-        output = block(hidden, **inputs)
-        hidden = output[0] if isinstance(output, tuple) else output
-        streams.append(hidden)
-    return [stream[0] for stream in streams], model.lm_head(norm(hidden))[0]
-
-
-def relative(got: Tensor, expected: Tensor) -> float:
-    return float(((got - expected).norm(dim=-1) / expected.norm(dim=-1)).max())
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("padding", ["left", "right"])
-@pytest.mark.parametrize("attn", ["sdpa", "eager"])
-@torch.inference_mode()
-def test_captures_equal_the_loop_over_blocks(
-    family: str,
-    padding: str,
-    attn: str,
-    tiny_model: Callable[..., Any],
-    tiny_backend: Callable[..., HFBackend],
-) -> None:
-    reference = tiny_model(family, attn="eager")
-    backend = tiny_backend(family, padding=padding, attn=attn)
-    capture = backend.capture(SEQUENCES, POSITIONS, [3, 5])
-    for row, (ids, position) in enumerate(zip(SEQUENCES, POSITIONS, strict=True)):
-        streams, logits = loop_over_blocks(reference, family, ids)
-        # The loop itself is right: it ends in the model's own logits.
-        assert relative(logits, reference(torch.tensor([ids])).logits[0]) < TOLERANCE
-        expected = torch.stack([stream[position] for stream in streams])
-        assert relative(capture.resid_pre0[row], expected[0]) < TOLERANCE
-        assert relative(capture.resid_post[row], expected[1:]) < TOLERANCE
-        torch.testing.assert_close(capture.logits[row], logits[-1, [3, 5]], rtol=1e-4, atol=1e-4)
-        norms = torch.stack([stream[1:].norm(dim=-1).median() for stream in streams[1:]])
-        torch.testing.assert_close(capture.resid_norm[row], norms, rtol=1e-4, atol=1e-4)
-        # The control: a neighbouring position or layer is far outside the tolerance.
-        other = torch.stack([stream[position - 1] for stream in streams[1:]])
-        assert relative(capture.resid_post[row], other) > 0.05
-        assert relative(capture.resid_post[row, 1:], expected[1:-1]) > 0.05
 
 
 @torch.inference_mode()

@@ -278,7 +278,7 @@ def test_every_example_in_the_help_works(
         *("cache info", "cache verify", "cache merge", "cache export", "drift", "behave report"),
         "probe-compare",
         *("run expression-gap", "adapters audit", "adapters compare"),
-        *("unco build", "unco play", "unco report"),
+        *("unco build", "unco play", "unco report", "run noticed-but-silent"),
     }
     # The alias stands for a tiny model here; everything else is as printed.
     folder = tmp_path / "tiny"

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from interp.adapters.audit import audit_adapter, audit_path
+    from interp.adapters.audit import audit_adapter, audit_path, audit_tensors
     from interp.adapters.locate import find_adapters
     from interp.adapters.results import AdapterAudit, ModuleAudit, audit_to_json, write_audits
 
@@ -18,6 +18,7 @@ __all__ = [
     "ModuleAudit",
     "audit_adapter",
     "audit_path",
+    "audit_tensors",
     "audit_to_json",
     "find_adapters",
     "write_audits",
@@ -28,6 +29,7 @@ _HOMES = {
     "ModuleAudit": "results",
     "audit_adapter": "audit",
     "audit_path": "audit",
+    "audit_tensors": "audit",
     "audit_to_json": "results",
     "find_adapters": "locate",
     "write_audits": "results",

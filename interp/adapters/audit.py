@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
-from functools import partial
-from itertools import islice
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from interp.adapters.base import BaseModel, open_base
-from interp.adapters.budget import Budget, read_budget
-from interp.adapters.delta import LowRank
-from interp.adapters.findings import Finding, finding, named
+from interp.adapters.against import about_base, about_saved
+from interp.adapters.base import BaseModel, live_base, open_base
+from interp.adapters.budget import Budget, live_budget, read_budget
+from interp.adapters.findings import Finding
 from interp.adapters.full import FULL, full_files, full_updates
+from interp.adapters.initial import initial_updates, read_initial, subtracted
 from interp.adapters.locate import AdapterFolder, find_adapters
-from interp.adapters.measure import measure
-from interp.adapters.read import OpenAdapter, open_adapter, read_updates
+from interp.adapters.read import OpenAdapter, adapter_of, open_adapter, read_updates
 from interp.adapters.results import AdapterAudit, ModuleAudit, total
 from interp.adapters.updates import Update
 from interp.adapters.verdict import explain, judge, judge_budget
+from interp.adapters.working import measure_all
 from interp.errors import AdapterError
 
-__all__ = ["audit_adapter", "audit_full", "audit_path"]
+__all__ = ["audit_adapter", "audit_full", "audit_path", "audit_tensors"]
 
 _ORDER = {"error": 0, "warning": 1, "info": 2}
-_MOST_WORKERS = 4  # each holds a module's factors, its base weight and a block of ΔW
 _UNCERTAIN = ("rewritten_base", "unsupported_method", "unsupported_option")
 
 
@@ -78,28 +75,111 @@ def audit_adapter(
     progress: Callable[[str], None] = lambda _: None,
 ) -> AdapterAudit:
     """Audit one adapter; arguments as for `audit_path`."""
+    budget, found = read_budget(folder.trainer_state)
     with (
         open_adapter(folder) as adapter,
         nullcontext() if base is None else open_base(Path(base)) as opened_base,
     ):
-        findings = list(adapter.findings)
-        budget, found = read_budget(folder.trainer_state)
-        findings += found
-        start = None
-        if initial is not None:
-            start = _initial_factors(Path(initial))
-            findings = [f for f in findings if f.code != "rewritten_base"]
-        updates = read_updates(adapter, opened_base)
-        if start is not None:
-            updates = (_subtracted(update, start) for update in updates)
-        init = adapter.config.init if adapter.config else ""
-        modules, found = _measured(updates, init, device, progress)
-        findings += found
-        if opened_base is not None:
-            findings += _about_base(adapter, opened_base, modules)
-    findings += _about_saved(adapter, modules)
-    method = None if adapter.config is None else adapter.config.method
-    return _concluded(folder.path, method, folder.step, modules, findings, budget)
+        return _audited(
+            adapter,
+            opened_base,
+            None if initial is None else read_initial(Path(initial)),
+            (budget, found),
+            path=folder.path,
+            step=folder.step,
+            device=device,
+            progress=progress,
+        )
+
+
+def audit_tensors(
+    tensors: Mapping[str, torch.Tensor],
+    config: Mapping[str, Any],
+    *,
+    base: Mapping[str, torch.Tensor] | Callable[[str], torch.Tensor | None] | None = None,
+    tied: bool = False,
+    initial: Mapping[str, torch.Tensor] | None = None,
+    trainer_state: Mapping[str, Any] | None = None,
+    training_arguments: Mapping[str, Any] | None = None,
+    name: str = "live adapter",
+    step: int | None = None,
+    device: str = "cpu",
+    progress: Callable[[str], None] = lambda _: None,
+) -> AdapterAudit:
+    """Audit an adapter in memory, such as that of a model in training.
+
+    The tensors are only read: nothing is copied but what is worked on, nothing is changed.
+
+    Args:
+        tensors: by the names that they have in an adapter's file, as
+            `peft.get_peft_model_state_dict(model)` gives them; on any device.
+        config: the fields of `adapter_config.json`, as `model.peft_config["default"].to_dict()`
+            gives them.
+        base: weights of the base, by the names that they had before the adapter was put in
+            (`model.layers.0.self_attn.q_proj.weight`): a mapping, or a function that gives None
+            for a name that it does not know. Without it there are no relative figures.
+        tied: whether the base's input and output embeddings are one tensor.
+        initial: the same as `tensors` before training, for initialisations that rewrite the base.
+        trainer_state: `global_step` and `log_history`, for the learning-rate budget.
+        training_arguments: `optim`, `learning_rate`, `adam_beta1`, `adam_beta2`, `seed`, as far as
+            they are known; without them AdamW with its usual β is assumed.
+        name: stands in the result's `path`.
+        step: optimiser steps so far.
+        device: where the arithmetic runs: a device of torch, or `auto`.
+        progress: called with the name of each parameter that is done.
+
+    Returns:
+        what `audit_adapter` would say of the same adapter saved.
+
+    Raises:
+        AdapterError: the device cannot be used, or `initial` does not fit.
+    """
+    device = _checked_device(device)
+    budget = (None, []) if trainer_state is None else live_budget(trainer_state, training_arguments)
+    start = None
+    if initial is not None:
+        with adapter_of(initial, config) as before:
+            start = initial_updates(before)
+    with (
+        adapter_of(tensors, config) as adapter,
+        nullcontext() if base is None else live_base(base, tied=tied) as opened_base,
+    ):
+        return _audited(
+            adapter,
+            opened_base,
+            start,
+            budget,
+            path=Path(name),
+            step=step,
+            device=device,
+            progress=progress,
+        )
+
+
+def _audited(
+    adapter: OpenAdapter,
+    base: BaseModel | None,
+    start: dict[str, Update] | None,
+    budget: tuple[Budget | None, list[Finding]],
+    *,
+    path: Path,
+    step: int | None,
+    device: str,
+    progress: Callable[[str], None],
+) -> AdapterAudit:
+    findings = [*adapter.findings, *budget[1]]
+    updates = read_updates(adapter, base)
+    if start is not None:
+        findings = [f for f in findings if f.code != "rewritten_base"]
+        updates = (subtracted(update, start) for update in updates)
+    config = adapter.config
+    modules, found = measure_all(updates, config.init if config else "", device, progress)
+    findings += found
+    if base is not None:
+        findings += about_base(adapter, base, modules)
+    findings += about_saved(adapter, modules)
+    method = None if config is None else config.method
+    return _concluded(path, method, step, modules, findings, budget[0], base_given=base is not None)
 
 
 def audit_full(
@@ -119,40 +199,8 @@ def audit_full(
             state if (state := folder / "trainer_state.json").is_file() else None
         )
         updates = full_updates(tuned.tensors, opened_base)
-        modules, found = _measured(updates, "", device, progress)
-    return _concluded(folder, FULL, None, modules, findings + found, budget)
-
-
-def _measured(
-    updates: Iterable[Update], init: str, device: str, progress: Callable[[str], None]
-) -> tuple[list[ModuleAudit], list[Finding]]:
-    """Figures of all updates, a few at a time where torch may use several threads."""
-    modules: list[ModuleAudit] = []
-    findings: list[Finding] = []
-    work = partial(_measured_one, init=init, device=device)
-    pending = iter(updates)
-    with _one_thread_each() as n_workers, ThreadPoolExecutor(n_workers) as pool:
-        # In batches, so that no more tensors are held than are worked on.
-        while batch := list(islice(pending, n_workers)):
-            for module, found in pool.map(work, batch):
-                modules.append(module)
-                findings += found
-                progress(module.name)
-    return modules, findings
-
-
-def _measured_one(
-    update: Update, *, init: str, device: str
-) -> tuple[ModuleAudit, tuple[Finding, ...]]:
-    try:
-        return measure(update, init=init, device=device)
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, LookupError, ValueError, ArithmeticError) as error:
-        # Rows of ΔW are computed on demand, so a misfit may show only here.
-        broken = finding("bad_shape", f"{update.name}: cannot be computed ({error}).")
-        module, found = measure(replace(update, delta=None), init=init, device=device)
-        return module, (*found, broken)
+        modules, found = measure_all(updates, "", device, progress)
+    return _concluded(folder, FULL, None, modules, findings + found, budget, base_given=True)
 
 
 def _concluded(
@@ -162,9 +210,11 @@ def _concluded(
     modules: list[ModuleAudit],
     findings: list[Finding],
     budget: Budget | None,
+    *,
+    base_given: bool,
 ) -> AdapterAudit:
     uncertain = any(f.code in _UNCERTAIN for f in findings)
-    judgement = judge(modules, findings, indeterminate=uncertain)
+    judgement = judge(modules, findings, indeterminate=uncertain, base_given=base_given)
     reach, found = judge_budget(budget, modules, judgement.verdict)
     together = dict.fromkeys([*findings, *judgement.findings, *found])
     ordered = sorted(together, key=lambda f: _ORDER[f.severity])
@@ -193,128 +243,3 @@ def _checked_device(device: str) -> str:
             f"auto."
         ) from error
     return device
-
-
-def _initial_factors(path: Path) -> dict[str, LowRank]:
-    folders = find_adapters(path)
-    if len(folders) != 1:
-        raise AdapterError(f"{path} holds {len(folders)} adapters; expected the initial one alone.")
-    with open_adapter(folders[0]) as adapter:
-        return {
-            update.name: update.delta
-            for update in read_updates(adapter, None)
-            if isinstance(update.delta, LowRank)
-        }
-
-
-def _subtracted(update: Update, start: dict[str, LowRank]) -> Update:
-    """s(BA − B₀A₀) as one product of rank 2r; other updates stay as they are."""
-    delta, first = update.delta, start.get(update.name)
-    if not isinstance(delta, LowRank):
-        return update
-    fits = first is not None and (
-        first.left.shape[:2] == delta.left.shape[:2] and first.n_columns == delta.n_columns
-    )
-    if first is None or not fits:
-        raise AdapterError(
-            f"The initial adapter has no factors that fit {update.name}. Give the adapter that "
-            f"this very run started from."
-        )
-    still = (
-        first.left.shape == delta.left.shape
-        and bool(torch.equal(first.left, delta.left))
-        and bool(torch.equal(first.right, delta.right))
-    )
-    together = LowRank(
-        torch.cat((delta.left * delta.scale, first.left * -first.scale), dim=2),
-        torch.cat((delta.right, first.right), dim=1),
-        1.0,
-    )
-    # What B has moved from is not zero, so the budget's bounds do not apply to it.
-    return replace(update, delta=together, starts_zero=still, fixed=None)
-
-
-def _about_base(adapter: OpenAdapter, base: BaseModel, modules: list[ModuleAudit]) -> list[Finding]:
-    findings = []
-    config = adapter.config
-    missing = [m.name for m in modules if m.kind not in ("saved", "bias") and m.base_norm is None]
-    missing = [name for name in missing if base.get(name) is None]
-    packed = [name for name in missing if base.quantized(name)]
-    unclear = [name for name in missing if base.ambiguous(name)]
-    absent = [name for name in missing if name not in packed and name not in unclear]
-    if unclear:
-        findings.append(
-            finding("base_ambiguous", f"Several tensors of the base fit {named(unclear)}.")
-        )
-    headless = config is not None and config.headless
-    astray = {
-        m.name: there
-        for m in modules
-        if m.kind != "saved" and (there := base.astray(m.name, headless=headless))
-    }
-    if astray:
-        name, there = next(iter(astray.items()))
-        findings.append(
-            finding(
-                "path_differs_from_base",
-                f"{len(astray)} of {len(modules)} are elsewhere in the base: {name} is {there}.",
-            )
-        )
-    if packed:
-        findings.append(finding("base_quantized", f"Not in floating point: {named(packed)}."))
-    if absent:
-        findings.append(
-            finding(
-                "module_absent_from_base",
-                f"{len(absent)} of {len(modules)} are not in {base.path}: {named(absent)}.",
-            )
-        )
-    named_base = "" if config is None else config.base_model
-    if named_base and not _same_name(named_base, base.path):
-        findings.append(
-            finding("base_overridden", f"The config names {named_base}, not {base.path}.")
-        )
-    ends = ("embed_tokens.weight", "wte.weight", "lm_head.weight")
-    tied = [m.name for m in modules if m.name.endswith(ends) and not m.starts_zero]
-    if base.tied and tied:
-        findings.append(finding("tied_embeddings", f"The base ties {named(tied)}."))
-    return findings
-
-
-def _same_name(named_base: str, path: Path) -> bool:
-    """Whether a folder, or one that it lies in, is called as the config calls the base."""
-    # A folder of the Hub's cache has the name further up.
-    names = {Path(named_base).name, f"models--{named_base.replace('/', '--')}"}
-    segments = {*path.parts, *path.resolve().parts}
-    return not {name.casefold() for name in names}.isdisjoint(s.casefold() for s in segments)
-
-
-def _about_saved(adapter: OpenAdapter, modules: list[ModuleAudit]) -> list[Finding]:
-    """Base tensors that are saved without having been asked for in the config."""
-    config = adapter.config
-    if config is None:
-        return []
-    asked = config.modules_to_save
-    extra = [
-        m.name
-        for m in modules
-        if m.kind == "saved"
-        and not any(m.module == name or f".{name}" in f".{m.module}" for name in asked)
-    ]
-    if not extra:
-        return []
-    return [finding("base_tensors_saved", f"The file holds base tensors: {named(extra)}.")]
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[int]:
-    """One thread inside a module, several modules at a time; yields how many.
-
-    For matrices this thin, threads that share one product mostly wait for each other.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield min(before, _MOST_WORKERS)
-    finally:
-        torch.set_num_threads(before)

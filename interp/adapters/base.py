@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import torch
 
-from interp.adapters.tensors import Tensors, shards
+from interp.adapters.tensors import LookedUpTensors, NamedTensors, Tensors, shards
 from interp.errors import AdapterError
 
-__all__ = ["BaseModel", "open_base"]
+__all__ = ["BaseModel", "leading", "live_base", "open_base"]
 
 _EMBEDDINGS: Final = (
     "embed_tokens.weight",
@@ -41,18 +41,38 @@ class BaseModel:
     """Names and tensors of a base model.
 
     Attributes:
-        path: its folder.
+        path: its folder or file; None for the weights of a live model.
         tensors: the open files.
         tied: whether input and output embeddings are one tensor.
         by_tail: from a name's end, counted from the block index on, to full names.
         multimodal: whether its config has parts for several kinds of input.
     """
 
-    path: Path
-    tensors: Tensors
+    path: Path | None
+    tensors: NamedTensors
     tied: bool
     by_tail: dict[str, list[str]]
     multimodal: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        tensors: NamedTensors,
+        *,
+        path: Path | None = None,
+        tied: bool = False,
+        multimodal: bool = False,
+    ) -> BaseModel:
+        """A base with an index of its names."""
+        by_tail: dict[str, list[str]] = {}
+        for name in tensors:
+            by_tail.setdefault(_tail(name), []).append(name)
+        return cls(path, tensors, tied, by_tail, multimodal)
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return "the live model" if self.path is None else str(self.path)
 
     def find(self, name: str) -> str | None:
         """Name in the files of the tensor that a module calls `name`, None if there is none.
@@ -83,10 +103,12 @@ class BaseModel:
             name: of a parameter.
             headless: whether the adapter's model lacks the outer module that the files may have.
         """
-        found = self.find(name)
-        if found is None or found == name or found not in self._candidates(name):
+        found = self.find(name) or self._stray_expert(name)
+        if found is None or found == name:
             return None
-        ours, files = _leading(name), _leading(found)
+        if found not in self._candidates(name) and self.find(name) is not None:
+            return None
+        ours, files = leading(name), leading(found)
         outermost = bool(ours) or headless or not _NUMBERED.search(name)
         if self.multimodal and outermost and _parts(ours) == _parts(files):
             return None
@@ -96,11 +118,22 @@ class BaseModel:
         if (
             ours[1:] == files
             and not _PARTS.intersection(outer)
-            and files[:1] not in (["model"], ["transformer"])
-            and not any(tensor.startswith(f"{outer[0]}.") for tensor in self.tensors)
+            and not any(
+                tensor.startswith((f"{outer[0]}.", "model.", "transformer."))
+                for tensor in self.tensors
+            )
         ):
             return None  # files of the bare model, as GPT-2's are
         return None if ours == files else found
+
+    def _stray_expert(self, name: str) -> str | None:
+        """The first tensor of fused experts that files keep apart."""
+        module, _, parameter = name.rpartition(".")
+        for parts in _UNFUSED.get(parameter, ()):
+            found = self.find(f"{module}.0.{parts[0]}.weight")
+            if found is not None:
+                return found
+        return None
 
     def _candidates(self, name: str) -> list[str]:
         """The tensors that fit the end of `name` best."""
@@ -108,9 +141,9 @@ class BaseModel:
             found = self.by_tail.get(_tail(called), [])
             if not _NUMBERED.search(called):
                 # `dense.weight` alone says little: a new head is not the old one.
-                found = [one for one in found if _related(_leading(called), _leading(one))]
+                found = [one for one in found if _related(leading(called), leading(one))]
             if len(found) > 1:
-                shared = [len(set(_leading(called)) & set(_leading(one))) for one in found]
+                shared = [len(set(leading(called)) & set(leading(one))) for one in found]
                 best = max(shared)
                 found = [one for one, n in zip(found, shared, strict=True) if n == best]
             if found:
@@ -168,13 +201,28 @@ def open_base(path: Path) -> Iterator[BaseModel]:
     with Tensors(files) as tensors:
         if tensors.findings:
             raise AdapterError(f"The base model in {path}: {tensors.findings[0].message}")
-        by_tail: dict[str, list[str]] = {}
-        for name in tensors:
-            by_tail.setdefault(_tail(name), []).append(name)
         raw = _config(path / "config.json")
         parts = ("text_config", "vision_config", "audio_config")
         multimodal = any(isinstance(raw.get(part), dict) for part in parts)
-        yield BaseModel(path, tensors, _tied(raw), by_tail, multimodal)
+        yield BaseModel.of(tensors, path=path, tied=_tied(raw), multimodal=multimodal)
+
+
+@contextmanager
+def live_base(
+    weights: Mapping[str, torch.Tensor] | Callable[[str], torch.Tensor | None], *, tied: bool
+) -> Iterator[BaseModel]:
+    """The weights of a model in memory.
+
+    Args:
+        weights: by the names that the model had before the adapter was put into it, as a mapping
+            or as a function that gives None for an unknown name.
+        tied: whether input and output embeddings are one tensor.
+    """
+    if isinstance(weights, Mapping):
+        with Tensors((), loaded=weights) as tensors:
+            yield BaseModel.of(tensors, tied=tied)
+    else:
+        yield BaseModel.of(LookedUpTensors(weights), tied=tied)
 
 
 def _tail(name: str) -> str:
@@ -183,7 +231,7 @@ def _tail(name: str) -> str:
     return match[1] if match else ".".join(name.split(".")[-2:])
 
 
-def _leading(name: str) -> list[str]:
+def leading(name: str) -> list[str]:
     """The segments before a name's tail."""
     return name.split(".")[: -(_tail(name).count(".") + 1)]
 

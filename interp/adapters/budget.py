@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-import pickletools
-import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,10 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.adapters.findings import Finding, finding
+from interp.adapters.trainer_files import WANTED, read_parameter_groups, read_training_arguments
 
 __all__ = [
     "Budget",
     "adam_bounds",
+    "live_budget",
     "read_budget",
     "read_parameter_groups",
     "read_training_arguments",
@@ -36,8 +36,6 @@ __all__ = [
 _BETAS: Final = (0.9, 0.999)
 _MOST_STEPS: Final = 10_000_000
 _LARGEST: Final = 1e100  # a logged number beyond it is damage
-_MOST_PICKLE: Final = 16 * 2**20
-_WANTED: Final = ("adam_beta1", "adam_beta2", "learning_rate", "optim", "seed", "weight_decay")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,21 +114,52 @@ def read_budget(state: Path | None) -> tuple[Budget | None, list[Finding]]:
         return None, []
     try:
         raw = json.loads(state.read_text(encoding="utf-8"))
-        entries = [entry for entry in raw["log_history"] if isinstance(entry, dict)]
+    except (OSError, ValueError, RecursionError) as error:
+        return None, [finding("trainer_state_unreadable", f"{state}: {error!r}.")]
+    arguments = read_training_arguments(state.parent / "training_args.bin")
+    groups = read_parameter_groups(state.parent / "optimizer.pt")
+    return _from_log(raw, _optimizer(arguments, groups), str(state))
+
+
+def live_budget(
+    state: Mapping[str, Any],
+    arguments: Mapping[str, Any] | None = None,
+    groups: Sequence[Mapping[str, Any]] = (),
+) -> tuple[Budget | None, list[Finding]]:
+    """The budget of a run that is still in memory.
+
+    Args:
+        state: `global_step` and `log_history`, as in `trainer_state.json`.
+        arguments: training arguments by name (`optim`, `learning_rate`, `adam_beta1`,
+            `adam_beta2`, `seed`); others are not looked at.
+        groups: parameter groups of the optimiser.
+
+    Returns:
+        as `read_budget`.
+    """
+    known = {name: (arguments or {}).get(name) for name in WANTED}
+    # Enumerations of transformers are texts or carry one.
+    plain = {name: getattr(value, "value", value) for name, value in known.items()}
+    found = {name: value for name, value in plain.items() if isinstance(value, str | float | int)}
+    return _from_log(state, _optimizer(found, groups), "the trainer's state")
+
+
+def _from_log(raw: Any, used: _Optimizer, where: str) -> tuple[Budget | None, list[Finding]]:
+    try:
+        entries = [entry for entry in raw["log_history"] if isinstance(entry, Mapping)]
         n_steps = int(raw["global_step"])
         logged = {
             int(entry["step"]): float(entry["learning_rate"])
             for entry in entries
             if entry.get("learning_rate") is not None and "step" in entry
         }
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        return None, [finding("trainer_state_unreadable", f"{state}: {error!r}.")]
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        return None, [finding("trainer_state_unreadable", f"{where}: {error!r}.")]
     logged = {
         step: lr for step, lr in logged.items() if 0 <= lr < _LARGEST and 0 <= step <= _MOST_STEPS
     }
     if not logged or not 0 < n_steps <= _MOST_STEPS:
         return None, []
-    used = _optimizer(state.parent)
     # The trainer logs the rate of the first parameter group; another group may have a larger one.
     rates = step_rates(logged, n_steps) * used.ratio
     highest = _highest(logged, rates, used)
@@ -202,10 +231,10 @@ class _Optimizer:
     peak: float | None
 
 
-def _optimizer(folder: Path) -> _Optimizer:
-    """From `training_args.bin` and `optimizer.pt`, as far as they are there."""
-    arguments = read_training_arguments(folder / "training_args.bin")
-    groups = read_parameter_groups(folder / "optimizer.pt")
+def _optimizer(
+    arguments: Mapping[str, str | float | int], groups: Sequence[Mapping[str, Any]]
+) -> _Optimizer:
+    """From training arguments and parameter groups, as far as they are there."""
     name = arguments.get("optim")
     betas: Any = groups[0].get("betas") if groups else None
     if name is None:
@@ -232,22 +261,6 @@ def _optimizer(folder: Path) -> _Optimizer:
         seed if isinstance(seed, int) else None,
         float(peak) if known_peak and peak is not None else None,
     )
-
-
-def read_parameter_groups(path: Path) -> list[Mapping[str, Any]]:
-    """`param_groups` of a saved optimiser, read with `weights_only`; empty if that fails."""
-    if not path.is_file():
-        return []
-    import torch
-
-    try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (torch.OutOfMemoryError, MemoryError):
-        raise
-    except Exception:  # noqa: BLE001 - junk can end the reader of pickles in any way
-        return []
-    groups = loaded.get("param_groups") if isinstance(loaded, Mapping) else None
-    return [g for g in groups if isinstance(g, Mapping)] if isinstance(groups, list) else []
 
 
 def _column(entries: Sequence[Mapping[str, Any]], name: str) -> list[float | None]:
@@ -278,59 +291,3 @@ def _summary(column: Sequence[float | None]) -> dict[str, float]:
         "median": float(np.median(known)),
         "max": max(known),
     }
-
-
-def read_training_arguments(path: Path) -> dict[str, str | float | int]:
-    """A few plain values out of `training_args.bin`, by looking at its opcodes.
-
-    The file is a pickle of an arbitrary object. Nothing is unpickled: the opcodes are listed, and
-    the constant that follows a wanted name is taken. Empty where that does not work.
-    """
-    try:
-        if path.stat().st_size > _MOST_PICKLE:
-            return {}
-        with zipfile.ZipFile(path) as archive:
-            name = next(n for n in archive.namelist() if n.endswith("data.pkl"))
-            if archive.getinfo(name).file_size > _MOST_PICKLE:
-                return {}
-            atoms = list(_atoms(archive.read(name)))
-    except MemoryError:
-        raise
-    except Exception:  # noqa: BLE001 - so can it here; the arguments are an extra
-        return {}
-    found: dict[str, str | float | int] = {}
-    for place, atom in enumerate(atoms):
-        if isinstance(atom, str) and atom in _WANTED and atom not in found:
-            following = atoms[place + 1 : place + 4]
-            if atom == "optim":
-                # An enumeration: the names of its class may come before its value.
-                names = [f for f in following if isinstance(f, str)]
-                plain = next((f for f in names if f.islower() and "." not in f), None)
-                if plain is not None:
-                    found[atom] = plain
-            elif following and isinstance(following[0], float | int):
-                found[atom] = following[0]
-    return found
-
-
-def _atoms(data: bytes) -> Iterator[str | float | int | None]:
-    """Constants of a pickle in the order in which they are pushed."""
-    memo: dict[int, str | float | int | None] = {}
-    last: str | float | int | None = None
-    n_memo = 0
-    for opcode, argument, _ in pickletools.genops(data):
-        if opcode.name in ("BINPUT", "LONG_BINPUT", "PUT", "MEMOIZE"):
-            key = n_memo if opcode.name == "MEMOIZE" else int(argument or 0)
-            n_memo += 1
-            memo[key] = last
-        elif opcode.name in ("BINGET", "LONG_BINGET", "GET"):
-            last = memo.get(int(argument or 0))
-            yield last
-        elif opcode.name in ("NEWTRUE", "NEWFALSE", "NONE"):
-            last = {"NEWTRUE": 1, "NEWFALSE": 0, "NONE": None}[opcode.name]
-            yield last
-        elif opcode.name != "GLOBAL" and isinstance(argument, str | float | int):
-            last = argument
-            yield last
-        else:
-            last = None

@@ -20,6 +20,7 @@ __all__ = [
     "BLOCK_ELEMENTS",
     "Delta",
     "Dense",
+    "Kronecker",
     "Layout",
     "LowRank",
     "blocks",
@@ -113,6 +114,48 @@ class Dense:
     def of(cls, matrix: torch.Tensor) -> Dense:
         """An update that is there already, (n_rows, n_columns)."""
         return cls(matrix.shape[0], matrix.shape[1], lambda start, stop: matrix[start:stop])
+
+
+@dataclass(frozen=True, slots=True)
+class Kronecker:
+    """ΔW = scale · left ⊗ right, never built as a whole.
+
+    ‖A⊗B‖_F = ‖A‖_F‖B‖_F, the singular values are all products of those of A and B, and
+    max|A⊗B| = max|A|·max|B|.
+
+    Attributes:
+        left: (p, q).
+        right: (s, t).
+        scale: the scaling.
+    """
+
+    left: torch.Tensor
+    right: torch.Tensor
+    scale: float
+
+    def __post_init__(self) -> None:
+        if self.left.ndim != 2 or self.right.ndim != 2:
+            raise AdapterError(
+                f"Factors of shapes {tuple(self.left.shape)} and {tuple(self.right.shape)} are no "
+                f"matrices; expected two of them."
+            )
+
+    @property
+    def n_rows(self) -> int:
+        """p·s."""
+        return self.left.shape[0] * self.right.shape[0]
+
+    @property
+    def n_columns(self) -> int:
+        """q·t."""
+        return self.left.shape[1] * self.right.shape[1]
+
+    def rows(self, start: int, stop: int) -> torch.Tensor:
+        """Rows of ΔW: row i is row i // s of A times row i % s of B."""
+        index = torch.arange(start, stop, device=self.left.device)
+        size = self.right.shape[0]
+        first, second = self.left[index // size], self.right[index % size]
+        return (first[:, :, None] * second[:, None, :]).flatten(1) * self.scale
 
 
 def blocks(delta: Delta, elements: int = BLOCK_ELEMENTS) -> Iterator[tuple[int, int]]:

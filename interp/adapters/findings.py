@@ -77,6 +77,23 @@ CODES: Final[dict[str, tuple[Severity, bool, str]]] = {
         False,
         "Several parts of the base have such a module: rename the keys' leading segments.",
     ),
+    "not_targeted": (
+        _E,
+        True,
+        "PEFT makes no place for such tensors on load, and ignores them: pair weights and config "
+        "of one run.",
+    ),
+    "saved_modules_missing": (
+        _E,
+        True,
+        "What was trained there is not in the file: save again from the live model, or take the "
+        "name out of the config.",
+    ),
+    "targets_missing_from_file": (
+        _W,
+        False,
+        "They stay as the base has them: save again from the live model, or correct the targets.",
+    ),
     "module_absent_from_base": (_E, True, "Give the base model that the adapter was trained on."),
     "shape_differs_from_base": (_E, True, "Give the base model that the adapter was trained on."),
     "adapter_name_in_key": (

@@ -8,7 +8,7 @@ from typing import Final
 
 from interp.adapters.base import BaseModel
 from interp.adapters.saved import saved_update
-from interp.adapters.tensors import Tensors, shards
+from interp.adapters.tensors import NamedTensors, shards
 from interp.adapters.updates import Update
 
 __all__ = ["FULL", "full_files", "full_updates"]
@@ -22,7 +22,7 @@ def full_files(folder: Path) -> tuple[Path, ...]:
     return shards(folder, "model", "pytorch_model.bin") if folder.is_dir() else ()
 
 
-def full_updates(tensors: Tensors, base: BaseModel) -> Iterator[Update]:
+def full_updates(tensors: NamedTensors, base: BaseModel) -> Iterator[Update]:
     """One update for each floating-point tensor of the fine-tuned model."""
     for name in tensors:
         tensor = tensors.get(name)

@@ -151,21 +151,22 @@ def _dora(
     if whole.delta is None:
         # Without W the magnitudes say nothing: only s·BA is known.
         return replace(update, kind="dora", complete=False, starts_zero=False)
-    if update.starts_zero and _still(whole, scale):
+    if update.starts_zero and _still(whole, magnitude.flatten()):
         # m is ‖W‖ rounded; what the rounding does to W is no training.
         return replace(whole, delta=product, starts_zero=True)
     return whole
 
 
 def _still(update: Update, magnitude: torch.Tensor) -> bool:
-    """Whether DoRA's magnitudes are the norms of W's rows, to an ulp of W's own format."""
+    """Whether DoRA's magnitudes are the norms of W's rows, to an ulp of W's format or their own."""
     if update.origin is None:
         return False
     matrix = to_matrix(update.origin, update.layout)
     if matrix.shape[0] != magnitude.numel():
         return False
     # PEFT keeps factors and magnitudes in float32 at the finest.
-    ulp = max(torch.finfo(t).eps for t in (update.origin.dtype, torch.float32))
+    formats = (update.origin.dtype, magnitude.dtype, torch.float32)
+    ulp = max(torch.finfo(t).eps for t in formats if t.is_floating_point)
     step = max(1, BLOCK_ELEMENTS // max(1, matrix.shape[1]))
     for start in range(0, matrix.shape[0], step):
         block = matrix[start : start + step]

@@ -14,9 +14,10 @@ from typing import Final
 import torch
 
 from interp.adapters.config import AdapterConfig
-from interp.adapters.delta import Dense, Layout, LowRank
-from interp.adapters.findings import finding
+from interp.adapters.delta import Delta, Dense, Kronecker, Layout, LowRank
+from interp.adapters.findings import Finding, finding, named
 from interp.adapters.lora import lora_updates
+from interp.adapters.rotations import boft_updates, hra_updates, oft_updates
 from interp.adapters.saved import token_updates
 from interp.adapters.updates import (
     Builder,
@@ -29,7 +30,7 @@ from interp.adapters.updates import (
     working,
 )
 
-__all__ = ["BUILDERS", "unsupported_options"]
+__all__ = ["BUILDERS", "about_method", "unsupported_options"]
 
 
 def _adalora(group: Group, context: Context) -> Iterator[Update]:
@@ -60,7 +61,13 @@ def _loha(group: Group, context: Context) -> Iterator[Update]:
             ).flatten(1)
             for n in (1, 2)
         )
-        yield _plain(group, context, Dense.of(first * second * scale), conv=True)
+        yield _plain(
+            group,
+            context,
+            Dense.of(first * second * scale),
+            conv=True,
+            starts_zero=not bool(t["hada_w2_b"].any()),
+        )
         return
     n_columns = t["hada_w1_b"].shape[1]
 
@@ -90,14 +97,14 @@ def _lokr(group: Group, context: Context) -> Iterator[Update]:
     except KeyError as error:
         yield _fault(group, "unpaired_factors", f"lacks {error.args[0]}")
         return
-    if second.ndim > 2:
-        first = first[:, :, None, None]
-    product = torch.kron(first, second.contiguous()) * context.config.scaling_of(group.module)
+    conv = second.ndim > 2
+    # A kernel's window lies inside w2, so that the product of the flat matrices is the flat one.
+    delta = Kronecker(first, second.flatten(1), context.config.scaling_of(group.module))
     yield _plain(
         group,
         context,
-        Dense.of(product.flatten(1)),
-        conv=product.ndim > 2,
+        delta,
+        conv=conv,
         starts_zero=not (bool(first.any()) and bool(second.any())),
     )
 
@@ -189,103 +196,6 @@ def _randlora(group: Group, context: Context) -> Iterator[Update]:
     yield _factored(group, context, left, right, scaling, starts_zero=still, rank=config.r)
 
 
-def _oft(group: Group, context: Context) -> Iterator[Update]:
-    """W Rᵀ − W, R block-diagonal, the Cayley transform of skew blocks (Qiu et al., 2023)."""
-    embedding = "oft_embedding_R" in group.tensors
-    raw, upper = context.config.raw, group.tensors["oft_embedding_R" if embedding else "oft_R"]
-    size = round((1 + (1 + 8 * upper.shape[1]) ** 0.5) / 2)
-    skew = torch.zeros(upper.shape[0], size, size, dtype=working(upper))
-    row, column = torch.triu_indices(size, size, 1)
-    skew[:, row, column] = upper.to(skew.dtype)
-    skew = skew - skew.transpose(1, 2)
-    eye = torch.eye(size, dtype=skew.dtype).expand_as(skew)
-    if raw.get("use_cayley_neumann"):
-        # (I + Q)(I − Q)⁻¹ with the inverse as a truncated series: I + 2Q + 2Q² + …, the last
-        # power once; PEFT never stops before the third power once it has passed the first.
-        terms = min(int(raw.get("num_cayley_neumann_terms", 5)), 1000)
-        top = max(terms - 1, 3) if terms > 2 else terms - 1
-        rotation, power = eye.clone(), eye
-        for n in range(1, top + 1):
-            power = power @ skew
-            rotation = rotation + power * (1 if n == top and terms > 2 else 2)
-    else:
-        rotation = torch.linalg.solve(eye + skew, eye - skew, left=False)
-    if embedding:
-        rotation = rotation.transpose(1, 2)  # its rows are rotated as outputs, not as inputs
-
-    def rows(weight: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        del start, stop
-        return _rotated(weight, rotation) - weight.to(working(weight, rotation))
-
-    yield multiplied(group, context, "method", rows, starts_zero=not bool(upper.any()))
-
-
-def _boft(group: Group, context: Context) -> Iterator[Update]:
-    """Scaled rows of W Mᵀ, minus W; M a product of permuted block rotations (Liu, 2024)."""
-    raw, scale = group.tensors["boft_R"], group.tensors["boft_s"].flatten()
-    still = not bool((raw - raw.transpose(-1, -2)).any()) and bool((scale == 1).all())
-    skew = raw.to(working(raw))
-    skew = (skew - skew.transpose(-1, -2)) / 2
-    eye = torch.eye(skew.shape[-1], dtype=skew.dtype).expand_as(skew)
-    rotation = torch.linalg.solve(eye + skew, eye - skew, left=False)
-    n_factors, n_blocks, size, _ = rotation.shape
-
-    def rows(weight: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        dtype = working(weight, rotation)
-        moved = weight.to(dtype)
-        for i in range(n_factors):
-            order = _butterfly(n_blocks * size, n_blocks >> i, size // 2, n_factors > 1)
-            back = torch.argsort(order)
-            # M = P D Pᵀ: Pᵀ puts entry i where `order` names it, P takes it back.
-            moved = _rotated(moved[:, back], rotation[i])[:, order]
-        return moved * scale[start:stop, None].to(dtype) - weight.to(dtype)
-
-    yield multiplied(group, context, "method", rows, starts_zero=still)
-
-
-def _hra(group: Group, context: Context) -> Iterator[Update]:
-    """W H − W, H a product of Householder reflections (Yuan et al., 2024)."""
-    vectors = group.tensors["hra_u"]
-    unit = vectors.to(working(vectors))
-    unit = unit / torch.linalg.vector_norm(unit, dim=0)
-    orthogonal = bool(context.config.raw.get("apply_GS"))
-    if orthogonal:
-        # Gram-Schmidt up to signs, which reflections do not see.
-        unit = torch.linalg.qr(unit).Q
-    # Reflections in equal pairs cancel: that is how it starts.
-    still = vectors.shape[1] % 2 == 0 and bool(torch.equal(vectors[:, ::2], vectors[:, 1::2]))
-
-    def rows(weight: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        del start, stop
-        dtype = working(weight, unit)
-        moved = weight.to(dtype)
-        for column in unit.to(dtype).T:
-            moved = moved - 2 * (moved @ column)[:, None] * column
-        return moved - weight.to(dtype)
-
-    yield multiplied(group, context, "method", rows, starts_zero=still and not orthogonal)
-
-
-def _rotated(weight: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
-    """Rows times blockdiag(rotation)ᵀ; one block is used for all where there is only one."""
-    dtype = working(weight, rotation)
-    n_blocks, size = rotation.shape[0], rotation.shape[-1]
-    cut = weight.to(dtype).reshape(weight.shape[0], -1, size)
-    blocks = (
-        rotation.to(dtype).expand(cut.shape[1], -1, -1) if n_blocks == 1 else rotation.to(dtype)
-    )
-    return torch.einsum("rbk,bjk->rbj", cut, blocks).flatten(1)
-
-
-def _butterfly(n: int, n_blocks: int, half: int, shuffled: bool) -> torch.Tensor:
-    """Order in which BOFT takes features: in each block, even groups of `half`, then odd ones."""
-    order = torch.arange(n)
-    if not shuffled or n_blocks < 1:
-        return order
-    groups = order.reshape(n_blocks, -1, half)
-    return torch.cat((groups[:, ::2], groups[:, 1::2]), dim=1).flatten()
-
-
 def _inner(group: Group, context: Context, out: int) -> int | None:
     """Input features of a module, from the base."""
     origin = None if context.base is None else context.base.get(f"{group.module}.weight")
@@ -329,7 +239,7 @@ def _factored(
 
 
 def _plain(
-    group: Group, context: Context, delta: Dense, *, conv: bool = False, starts_zero: bool = False
+    group: Group, context: Context, delta: Delta, *, conv: bool = False, starts_zero: bool = False
 ) -> Update:
     name = f"{group.module}.weight"
     origin = None if context.base is None else context.base.get(name)
@@ -360,12 +270,12 @@ def _fault(group: Group, code: str, what: str) -> Update:
 BUILDERS: Final[Mapping[str, Builder]] = {
     "LORA": lora_updates,
     "ADALORA": _adalora,
-    "BOFT": _boft,
-    "HRA": _hra,
+    "BOFT": boft_updates,
+    "HRA": hra_updates,
     "IA3": _ia3,
     "LOHA": _loha,
     "LOKR": _lokr,
-    "OFT": _oft,
+    "OFT": oft_updates,
     "RANDLORA": _randlora,
     "TRAINABLE_TOKENS": token_updates,
     "VERA": _vera,
@@ -379,3 +289,34 @@ def unsupported_options(config: AdapterConfig) -> tuple[str, ...]:
     if config.method == "OFT" and config.raw.get("coft"):
         found.append("coft")
     return tuple(found)
+
+
+def about_method(config: AdapterConfig) -> list[Finding]:
+    """What the method, its options and its initialisation leave open."""
+    if config.method not in BUILDERS:
+        return [finding("unsupported_method", f"{config.method} has no formula here.")]
+    unsupported = unsupported_options(config)
+    if unsupported:
+        return [finding("unsupported_option", f"{named(list(unsupported))} changes what ΔW is.")]
+    if config.method == "LORA" and config.rewrites_base:
+        return [
+            finding(
+                "rewritten_base",
+                f"init_lora_weights is {config.init!r}: the factors started as part of the base, "
+                f"so s·BA is not what training changed.",
+            )
+        ]
+    if config.method == "LORA" and config.unknown_init:
+        return [
+            finding(
+                "rewritten_base",
+                f"init_lora_weights is {config.init!r}, which is not known: it may have taken part "
+                f"of the base into the factors.",
+            )
+        ]
+    if config.method == "LORA" and config.init in ("false", "none"):
+        return [finding("random_initialisation", f"init_lora_weights is {config.init}.")]
+    options = [n for n in ("init_weights", "init_ia3_weights") if config.raw.get(n) is False]
+    if config.method != "LORA" and options:
+        return [finding("random_initialisation", f"{options[0]} is false.")]
+    return []

@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from interp.adapters.delta import BLOCK_ELEMENTS, Delta, LowRank, blocks
+from interp.adapters.delta import BLOCK_ELEMENTS, Delta, Kronecker, LowRank, blocks
 
 __all__ = ["Spectrum", "core_singular_values", "max_abs", "max_abs_of", "norm_of", "spectrum"]
 
@@ -65,11 +65,20 @@ def spectrum(delta: Delta) -> Spectrum:
     if isinstance(delta, LowRank):
         values = core_singular_values(delta).flatten().sort(descending=True).values
         return _from_values(values, complete=True)
+    if isinstance(delta, Kronecker):
+        return _of_kronecker(delta)
     if min(delta.n_rows, delta.n_columns) <= _EXACT_SIDE:
         matrix = torch.cat([delta.rows(*block).double() for block in blocks(delta)])
         return _from_values(torch.linalg.svdvals(matrix), complete=True)
     square = sum(float(delta.rows(*block).double().square().sum()) for block in blocks(delta))
     return _from_values(_largest(delta), complete=False, frobenius=square**0.5)
+
+
+def _of_kronecker(delta: Kronecker) -> Spectrum:
+    """From the singular values of the two factors: all products of one of each."""
+    first, second = (torch.linalg.svdvals(m.double()) for m in (delta.left, delta.right))
+    values = torch.outer(first, second).flatten() * abs(delta.scale)
+    return _from_values(values.sort(descending=True).values, complete=True)
 
 
 def _from_values(
@@ -118,6 +127,8 @@ def max_abs(delta: Delta, elements: int = BLOCK_ELEMENTS) -> float:
     A factored update is searched in float32, with both factors scaled to unit maximum so that
     tiny ones do not underflow, and the winning entry is computed again in float64.
     """
+    if isinstance(delta, Kronecker):
+        return max_abs_of(delta.left) * max_abs_of(delta.right) * abs(delta.scale)
     if not isinstance(delta, LowRank):
         return max((max_abs_of(delta.rows(*block)) for block in blocks(delta, elements)), default=0)
     size_left, size_right = max_abs_of(delta.left), max_abs_of(delta.right)

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from enum import Enum
+from typing import Any, Final
 
 import torch
 
 from interp.adapters.base import BaseModel
-from interp.adapters.config import AdapterConfig, read_config
+from interp.adapters.config import AdapterConfig, parse_config, read_config
 from interp.adapters.findings import Finding, finding, named
-from interp.adapters.keys import ParsedKey, foreign_keys, key_findings, layer_of, parse_key
+from interp.adapters.keys import ParsedKey, foreign_keys, key_findings, parse_key
 from interp.adapters.locate import AdapterFolder
-from interp.adapters.methods import BUILDERS, unsupported_options
+from interp.adapters.methods import BUILDERS, about_method, unsupported_options
+from interp.adapters.projections import regenerated
+from interp.adapters.rounding import widened
 from interp.adapters.saved import saved_update, token_updates
+from interp.adapters.targets import about_targets
 from interp.adapters.tensors import Tensors, open_tensors
 from interp.adapters.updates import Context, Group, Update
 from interp.errors import AdapterError
 
-__all__ = ["OpenAdapter", "open_adapter", "read_updates"]
+__all__ = ["OpenAdapter", "adapter_of", "open_adapter", "read_updates"]
 
 _MISFITS: Final = (
     LookupError,
@@ -38,12 +41,12 @@ _SHARED: Final = ("vera_A", "vera_B", "randlora_A", "randlora_B")
 
 @dataclass(frozen=True, slots=True)
 class OpenAdapter:
-    """An adapter whose files are open.
+    """An adapter whose tensors can be read.
 
     Attributes:
         config: None if it cannot be read.
         keys: tensor names, taken apart.
-        tensors: the open weight file.
+        tensors: the open weight file, or those in memory.
         findings: about the files, the config and the names.
     """
 
@@ -57,7 +60,6 @@ class OpenAdapter:
 def open_adapter(folder: AdapterFolder) -> Iterator[OpenAdapter]:
     """Open an adapter's files; nothing in them is executed."""
     config, findings = read_config(folder.config)
-    paths: tuple[Path, ...] = () if folder.weights is None else (folder.weights,)
     if folder.weights is None:
         if folder.foreign is not None:
             findings = [finding("foreign_format", f"{folder.foreign.name} is not PEFT's.")]
@@ -65,26 +67,66 @@ def open_adapter(folder: AdapterFolder) -> Iterator[OpenAdapter]:
             findings.append(
                 finding("weights_missing", f"{folder.path} has no adapter_model.safetensors.")
             )
-    with ExitStack() as stack:
-        tensors = stack.enter_context(open_tensors(*paths))
+    paths = () if folder.weights is None else (folder.weights,)
+    with open_tensors(*paths) as tensors:
         findings += tensors.findings
-        names = list(tensors)
-        if paths and not tensors.findings and not names:
+        if paths and not tensors.findings and not list(tensors):
             findings.append(finding("no_tensors", f"{paths[0].name} holds no tensors."))
-        tool = foreign_keys(names)
-        keys = tuple(parse_key(name) for name in names)
-        if tool is not None:
-            findings.append(finding("foreign_format", f"The keys are {tool}'s: {names[0]}."))
-        elif config is None or config.method in BUILDERS:
-            findings += key_findings(list(keys))
-        empty = [name for name in names if 0 in tensors.shape(name)]
-        if empty:
-            findings.append(
-                finding("zero_size_tensor", f"{len(empty)} tensors are empty: {named(empty)}.")
-            )
-        if config is not None:
-            findings += _about_method(config) + _unmatched(config, keys)
-        yield OpenAdapter(config, keys, tensors, tuple(findings))
+        yield _examined(config, findings, tensors)
+
+
+@contextmanager
+def adapter_of(
+    tensors: Mapping[str, torch.Tensor], config: Mapping[str, Any]
+) -> Iterator[OpenAdapter]:
+    """An adapter in memory.
+
+    Args:
+        tensors: by the names that they would have in the file, as
+            `peft.get_peft_model_state_dict` gives them.
+        config: the fields of `adapter_config.json`.
+    """
+    try:
+        parsed, findings = parse_config(_as_json(config))
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        parsed, findings = None, [finding("config_unreadable", f"A wrong value ({error}).")]
+    with Tensors((), loaded=tensors) as opened:
+        if not tensors:
+            findings.append(finding("no_tensors", "There are no tensors."))
+        yield _examined(parsed, findings, opened)
+
+
+def _as_json(value: Any) -> Any:
+    """What a live config becomes in its file: sets are lists, enumerations their values."""
+    if isinstance(value, Mapping):
+        return {str(key): _as_json(item) for key, item in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(map(_as_json, value), key=str)
+    if isinstance(value, list | tuple):
+        return [_as_json(item) for item in value]
+    return value.value if isinstance(value, Enum) else value
+
+
+def _examined(
+    config: AdapterConfig | None, findings: list[Finding], tensors: Tensors
+) -> OpenAdapter:
+    names = list(tensors)
+    tool = foreign_keys(names)
+    keys = tuple(parse_key(name) for name in names)
+    if tool is not None:
+        findings.append(finding("foreign_format", f"The keys are {tool}'s: {names[0]}."))
+    elif config is None or config.method in BUILDERS:
+        findings += key_findings(list(keys))
+    empty = [name for name in names if 0 in tensors.shape(name)]
+    if empty:
+        findings.append(
+            finding("zero_size_tensor", f"{len(empty)} tensors are empty: {named(empty)}.")
+        )
+    if config is not None:
+        findings += about_method(config)
+        if tool is None and keys:
+            findings += about_targets(config, keys)
+    return OpenAdapter(config, keys, tensors, tuple(findings))
 
 
 def read_updates(adapter: OpenAdapter, base: BaseModel | None) -> Iterator[Update]:
@@ -110,6 +152,8 @@ def read_updates(adapter: OpenAdapter, base: BaseModel | None) -> Iterator[Updat
                 yield _not_finite(key.module, [key.key])
             if not key.module:
                 shared[key.part] = tensor
+    if not shared and config.method in ("VERA", "RANDLORA") and base is not None:
+        shared = _regenerated(config, adapter, base)
     groups: dict[tuple[str, int], list[ParsedKey]] = {}
     for key in adapter.keys:
         if key.part not in _SHARED:
@@ -121,7 +165,9 @@ def read_updates(adapter: OpenAdapter, base: BaseModel | None) -> Iterator[Updat
         if isinstance(read, Finding):
             yield Update(f"{module}.weight", module, "linear", findings=(read,))
             continue
-        broken = [key.key for key, tensor in read.items() if not bool(tensor.isfinite().all())]
+        broken = [
+            key.key for key, tensor in read.items() if not bool(widened(tensor).isfinite().all())
+        ]
         if broken:
             yield _not_finite(module, broken)
             continue
@@ -138,6 +184,25 @@ def read_updates(adapter: OpenAdapter, base: BaseModel | None) -> Iterator[Updat
             yield from _built(Group(module, depth, parts, shared), context)
 
 
+def _regenerated(
+    config: AdapterConfig, adapter: OpenAdapter, base: BaseModel
+) -> dict[str, torch.Tensor]:
+    """Shared bases from their seed; empty where the base does not tell all widths."""
+    scales = ("vera_lambda_b", "randlora_gamma")
+    modules = sorted({key.module for key in adapter.keys if key.part in scales})
+    shapes = []
+    for module in modules:
+        weight = base.get(f"{module}.weight")
+        if weight is None or weight.ndim != 2:
+            return {}
+        out, inner = weight.shape[::-1] if config.fan_in_fan_out else weight.shape
+        shapes.append((int(out), int(inner)))
+    try:
+        return regenerated(config, shapes)
+    except (ValueError, TypeError, RuntimeError, OverflowError):
+        return {}
+
+
 def _read(tensors: Tensors, keys: list[ParsedKey]) -> dict[ParsedKey, torch.Tensor] | Finding:
     try:
         read = {key: tensors.get(key.key) for key in keys}
@@ -147,17 +212,14 @@ def _read(tensors: Tensors, keys: list[ParsedKey]) -> dict[ParsedKey, torch.Tens
         if tensor.is_complex() or tensor.layout != torch.strided or tensor.is_quantized:
             kind = f"{str(tensor.dtype).removeprefix('torch.')}, {tensor.layout}"
             return finding("bad_shape", f"{key.key} holds no plain real numbers ({kind}).")
-    return {key: _wide(tensor) for key, tensor in read.items()}
+    # What replaces the base's own is compared with it in the format that it is stored in.
+    kept = ("saved", "trainable_tokens_delta")
+    return {k: t if k.part in kept else widened(t) for k, t in read.items()}
 
 
 def _not_finite(module: str, names: list[str]) -> Update:
     found = finding("non_finite", f"NaN or infinity in {named(names)}.")
     return Update(f"{module}.weight", module, "linear", findings=(found,))
-
-
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """Floats of one byte have no arithmetic: widened."""
-    return tensor.float() if tensor.is_floating_point() and tensor.element_size() < 2 else tensor
 
 
 def _built(group: Group, context: Context) -> Iterator[Update]:
@@ -176,72 +238,3 @@ def _order(key: tuple[str, int]) -> tuple[list[tuple[int, str]], int]:
     """Natural order of module names: layer 2 before layer 10."""
     pieces = re.split(r"(\d+)", key[0])
     return [(int(piece), "") if piece.isdecimal() else (0, piece) for piece in pieces], -key[1]
-
-
-def _about_method(config: AdapterConfig) -> list[Finding]:
-    if config.method not in BUILDERS:
-        return [finding("unsupported_method", f"{config.method} has no formula here.")]
-    options = unsupported_options(config)
-    if options:
-        return [finding("unsupported_option", f"{named(list(options))} changes what ΔW is.")]
-    if config.method == "LORA" and config.rewrites_base:
-        return [
-            finding(
-                "rewritten_base",
-                f"init_lora_weights is {config.init!r}: the factors started as part of the base, "
-                f"so s·BA is not what training changed.",
-            )
-        ]
-    if config.method == "LORA" and config.unknown_init:
-        return [
-            finding(
-                "rewritten_base",
-                f"init_lora_weights is {config.init!r}, which is not known: it may have taken part "
-                f"of the base into the factors.",
-            )
-        ]
-    if config.method == "LORA" and config.init in ("false", "none"):
-        return [finding("random_initialisation", f"init_lora_weights is {config.init}.")]
-    return []
-
-
-def _unmatched(config: AdapterConfig, keys: tuple[ParsedKey, ...]) -> list[Finding]:
-    """Targets and patterns of the config that no module in the file answers to."""
-    modules = {key.module for key in keys if key.part != "saved"}
-    if not modules:
-        return []
-    findings = []
-    targets = config.raw.get("target_modules")
-    missing: list[str] = []
-    if isinstance(targets, list):
-        missing = [str(t) for t in targets if not any(_ends(m, str(t)) for m in modules)]
-    layers = config.raw.get("layers_to_transform")
-    if layers is not None:
-        wanted = layers if isinstance(layers, list) else [layers]
-        there = {layer_of(module)[0] for module in modules}
-        missing += [f"layer {layer}" for layer in wanted if layer not in there]
-    if missing:
-        findings.append(finding("targets_match_nothing", f"No module for {named(missing)}."))
-    parameters = {
-        f"{module}.{target.rpartition('.')[2]}"
-        for module in modules
-        for target in config.target_parameters
-    }
-    patterns = [*config.rank_pattern, *config.alpha_pattern]
-    idle = [p for p in patterns if not any(_fits(p, name) for name in modules | parameters)]
-    if idle:
-        findings.append(
-            finding("pattern_matches_nothing", f"No module for {named(sorted(set(idle)))}.")
-        )
-    return findings
-
-
-def _ends(module: str, target: str) -> bool:
-    return module == target or module.endswith(f".{target}")
-
-
-def _fits(pattern: str, module: str) -> bool:
-    try:
-        return re.match(rf"(.*\.)?({pattern})$", module) is not None
-    except re.error:
-        return True

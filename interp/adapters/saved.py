@@ -9,6 +9,7 @@ import torch
 from interp.adapters.base import BaseModel
 from interp.adapters.delta import Dense, Layout, to_matrix
 from interp.adapters.findings import finding
+from interp.adapters.rounding import as_stored, widened
 from interp.adapters.updates import Context, Group, Kind, Update, misfit, working
 
 __all__ = ["saved_update", "token_updates"]
@@ -63,7 +64,10 @@ def saved_update(
         n_rows = min(tensor.shape[0], origin.shape[0])
         tensor, origin = tensor[:n_rows], origin[:n_rows]
     layout: Layout = "conv" if tensor.ndim > 2 else "plain"
-    new, old = to_matrix(tensor, layout), to_matrix(origin, layout)
+    # Compared as it is stored: rounding on the way to a file is no training.
+    before = as_stored(origin, tensor)
+    tensor = widened(tensor)
+    new, old = to_matrix(tensor, layout), to_matrix(before, layout)
     dtype = working(new, old)
     return Update(
         name,
@@ -75,8 +79,7 @@ def saved_update(
             new.shape[1],
             lambda start, stop: new[start:stop].to(dtype) - old[start:stop].to(dtype),
         ),
-        # Compared in the base's precision: a copy saved in float32 is no change.
-        starts_zero=not resized and bool(torch.equal(tensor.to(origin.dtype), origin)),
+        starts_zero=not resized and bool(torch.equal(tensor.to(dtype), before.to(dtype))),
         # What new rows do to answers is not in the rows that both have.
         complete=not resized,
         origin=origin,
@@ -110,16 +113,17 @@ def token_updates(group: Group, context: Context) -> Iterator[Update]:
     if max(index, default=0) >= origin.shape[0] or rows.shape[1] != origin.shape[1]:
         yield misfit(group, f"({max(index) + 1} or more, {rows.shape[1]})", tuple(origin.shape))
         return
-    old = origin[list(index)]
+    kept = origin[list(index)]
+    old, rows = as_stored(kept, rows), widened(rows)
     dtype = working(rows, old)
     yield Update(
         name,
         group.module,
         "tokens",
         delta=Dense.of(rows.to(dtype) - old.to(dtype)),
-        starts_zero=bool(torch.equal(rows.to(old.dtype), old)),
+        starts_zero=bool(torch.equal(rows.to(dtype), old.to(dtype))),
         index=index,
-        origin=old,
+        origin=kept,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +20,31 @@ from safetensors import SafetensorError, safe_open
 from interp.adapters.findings import Finding, finding
 from interp.errors import AdapterError
 
-__all__ = ["MemoryTensors", "TensorSource", "Tensors", "open_tensors", "shards"]
+__all__ = [
+    "LookedUpTensors",
+    "MemoryTensors",
+    "NamedTensors",
+    "TensorSource",
+    "Tensors",
+    "open_tensors",
+    "shards",
+]
+
+
+class NamedTensors(Protocol):
+    """Tensors by name, wherever they come from; read on demand."""
+
+    def __contains__(self, name: str) -> bool:
+        """Whether there is a tensor of this name."""
+
+    def __iter__(self) -> Iterator[str]:
+        """All names that are known; a lookup may answer to more."""
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor, without reading it where that can be."""
+
+    def get(self, name: str) -> torch.Tensor:
+        """The tensor, on the CPU."""
 
 
 class TensorSource(Protocol):
@@ -49,7 +73,34 @@ class MemoryTensors:
         return tuple(self._tensors[name].shape)
 
     def get(self, name: str) -> torch.Tensor:
-        return self._tensors[name].detach()
+        return self._tensors[name].detach().cpu()
+
+
+class LookedUpTensors:
+    """Tensors that a function gives by name (None: there is none), such as a live model's."""
+
+    def __init__(self, look_up: Callable[[str], torch.Tensor | None]) -> None:
+        self._look_up = look_up
+
+    def __contains__(self, name: str) -> bool:
+        return self._look_up(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor."""
+        return tuple(self._found(name).shape)
+
+    def get(self, name: str) -> torch.Tensor:
+        """The tensor, on the CPU."""
+        return self._found(name).detach().cpu()
+
+    def _found(self, name: str) -> torch.Tensor:
+        tensor = self._look_up(name)
+        if tensor is None:
+            raise AdapterError(f"The lookup has no tensor {name}.")
+        return tensor
 
 
 class _Safetensors:
@@ -75,13 +126,23 @@ class Tensors:
         findings: why a file could not be opened; then it contributes no tensors.
     """
 
-    def __init__(self, paths: Iterable[Path]) -> None:
+    def __init__(
+        self, paths: Iterable[Path], *, loaded: Mapping[str, torch.Tensor] | None = None
+    ) -> None:
+        """Take files, tensors that are already in memory, or both.
+
+        Args:
+            paths: files to open.
+            loaded: tensors by name.
+        """
         self.findings: list[Finding] = []
         self._paths = tuple(paths)
+        self._loaded = loaded or {}
         self._stack = ExitStack()
         self._where: dict[str, TensorSource] = {}
 
     def __enter__(self) -> Tensors:
+        self._where.update(dict.fromkeys(self._loaded, MemoryTensors(self._loaded)))
         for path in self._paths:
             source = _open(path, self._stack)
             if isinstance(source, Finding):

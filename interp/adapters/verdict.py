@@ -24,6 +24,8 @@ __all__ = ["Judgement", "explain", "judge", "judge_budget"]
 
 _SIZES: tuple[Verdict, ...] = ("negligible", "weak", "effective", "extreme")
 _SAVED = ("saved", "bias", "tokens")
+# Why a base that was given does not help; they have said so.
+_NOT_IN_BASE = ("base_quantized", "base_ambiguous", "base_not_finite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,11 @@ class Judgement:
 
 
 def judge(
-    modules: Sequence[ModuleAudit], findings: Sequence[Finding], *, indeterminate: bool
+    modules: Sequence[ModuleAudit],
+    findings: Sequence[Finding],
+    *,
+    indeterminate: bool,
+    base_given: bool = False,
 ) -> Judgement:
     """Try the rules in the order of `VERDICTS`.
 
@@ -55,6 +61,7 @@ def judge(
         modules: figures of all parameters.
         findings: of reading; any that breaks the adapter decides.
         indeterminate: what the files hold is not the change that training made.
+        base_given: whether there was a base to compare with, so that its absence is no reason.
     """
     broken = [found for found in findings if breaks(found.code)]
     if broken:
@@ -69,7 +76,13 @@ def judge(
     # A saved tensor that the base does not have has said so itself.
     said = any(found.code == "saved_tensors_unverified" for found in findings)
     unknown = [module for module in modules if not module.complete]
-    opened = tuple(f for f in _open(unknown) if not (said and f.code == "saved_tensors_unverified"))
+    opened = tuple(
+        f
+        for f in _open(unknown, base_given=base_given)
+        if not (said and f.code == "saved_tensors_unverified")
+    )
+    if base_given and any(found.code in _NOT_IN_BASE for found in findings):
+        opened = ()
     if not known:
         noted = (*noted, *opened)
         return Judgement("indeterminate", "no change can be computed", None, noted)
@@ -122,18 +135,27 @@ def _notes(modules: Sequence[ModuleAudit]) -> tuple[Finding, ...]:
     return tuple(notes)
 
 
-def _open(modules: Sequence[ModuleAudit]) -> tuple[Finding, ...]:
+def _open(modules: Sequence[ModuleAudit], *, base_given: bool) -> tuple[Finding, ...]:
     """Why some changes are not known."""
+    remedy = "Give the base that the adapter was trained on, whole." if base_given else None
     saved = [module.name for module in modules if module.kind in _SAVED]
     other = [module.name for module in modules if module.kind not in _SAVED]
     found = []
     if saved:
         found.append(
-            finding("saved_tensors_unverified", f"Not compared with the base: {named(saved)}.")
+            finding(
+                "saved_tensors_unverified",
+                f"Not compared with the base: {named(saved)}.",
+                remedy=remedy,
+            )
         )
     if other:
         found.append(
-            finding("needs_base", f"The change depends on the base's weights: {named(other)}.")
+            finding(
+                "needs_base",
+                f"The change depends on the base's weights: {named(other)}.",
+                remedy=remedy,
+            )
         )
     return tuple(found)
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import zipfile
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from interp.errors import SteeringError
-from interp.files import atomic_path, require_file
 from interp.vocabulary import HookPoint
 
 __all__ = [
     "Direction",
-    "class_mean_direction",
     "random_direction",
-    "read_direction",
-    "write_direction",
+    "unit_direction",
 ]
 
 
@@ -39,6 +34,7 @@ class Direction:
         token_rule: position it was read at.
         n_true: True items it was fitted on.
         n_false: False items it was fitted on.
+        details: what else fixes it: shrinkage, seed, tokens, …
     """
 
     vector: NDArray[np.float32]
@@ -51,6 +47,7 @@ class Direction:
     token_rule: str
     n_true: int
     n_false: int
+    details: Mapping[str, float | str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.vector.ndim != 1 or not np.isfinite(self.vector).all():
@@ -63,55 +60,64 @@ class Direction:
             raise SteeringError(f"A direction must have unit norm; got {norm:.6g}. Normalise it.")
         if self.layer < 0:
             raise SteeringError(f"A direction's layer is {self.layer}; layers count from 0.")
+        if not np.isfinite(self.median_norm) or self.median_norm <= 0:
+            raise SteeringError(
+                f"The median residual norm at layer {self.layer} is {self.median_norm}; expected a "
+                f"positive number, because alpha counts it."
+            )
 
 
-def class_mean_direction(
-    activations: NDArray[np.float32],
-    labels: NDArray[np.bool_],
+def unit_direction(
+    vector: NDArray[np.floating],
     *,
+    method: str,
     layer: int,
     median_norm: float,
     model_id: str,
     token_rule: str,
+    class_gap: float | None = None,
+    n_true: int = 0,
+    n_false: int = 0,
+    details: Mapping[str, float | str] | None = None,
 ) -> Direction:
-    """Class mean of True minus class mean of False, normalised.
-
-    Source: Avalon-ToM-Bench, section 5.1 (steering).
+    """A `resid_post` direction along a vector of any length but zero.
 
     Args:
-        activations: (n_items, d_model), `resid_post` of `layer`.
-        labels: (n_items,) of bool.
+        vector: (d_model,); it is divided by its norm.
+        method: see `Direction`, as are the others.
         layer: 0-based block index.
-        median_norm: median residual norm there, first position excluded.
+        median_norm: median residual norm there.
         model_id: recorded.
         token_rule: recorded.
+        class_gap: recorded.
+        n_true: recorded.
+        n_false: recorded.
+        details: recorded.
 
     Raises:
-        SteeringError: a class is empty, or both class means are equal.
+        SteeringError: the vector is zero or not finite.
     """
-    n_true, n_false = int(labels.sum()), int((~labels).sum())
-    if not n_true or not n_false:
+    exact = vector.astype(np.float64)
+    # Divided by the largest entry first: squares of tiny or huge entries leave float64's range.
+    largest = float(np.abs(exact).max(initial=0))
+    if not np.isfinite(largest) or largest == 0:
         raise SteeringError(
-            f"A class-mean direction needs both classes; got {n_true} True and {n_false} False."
+            f"Layer {layer}: the {method} vector is {'zero' if largest == 0 else 'not finite'}; "
+            f"there is no direction."
         )
-    exact = activations.astype(np.float64)
-    difference = exact[labels].mean(axis=0) - exact[~labels].mean(axis=0)
-    gap = float(np.linalg.norm(difference))
-    if not np.isfinite(gap) or gap == 0:
-        raise SteeringError(
-            f"Layer {layer}: the class means differ by {gap}; there is no direction."
-        )
+    scaled = exact / largest
     return Direction(
-        vector=(difference / gap).astype(np.float32),
+        vector=(scaled / np.linalg.norm(scaled)).astype(np.float32),
         layer=layer,
         hook_point="resid_post",
-        method="class_mean",
-        class_gap=gap,
+        method=method,
+        class_gap=class_gap,
         median_norm=median_norm,
         model_id=model_id,
         token_rule=token_rule,
         n_true=n_true,
         n_false=n_false,
+        details={} if details is None else dict(details),
     )
 
 
@@ -120,24 +126,3 @@ def random_direction(like: Direction, rng: np.random.Generator) -> Direction:
     draw = rng.standard_normal(like.vector.shape[0])
     vector: NDArray[np.float32] = np.asarray(draw / np.linalg.norm(draw), dtype=np.float32)
     return replace(like, vector=vector, method="random", class_gap=None, n_true=0, n_false=0)
-
-
-def write_direction(path: Path, direction: Direction) -> None:
-    """Write a `.npz` with the vector and, as JSON, the other fields; atomically."""
-    fields = {name: value for name, value in asdict(direction).items() if name != "vector"}
-    with atomic_path(path) as aside, aside.open("wb") as handle:
-        np.savez(handle, vector=direction.vector, fields=np.array(json.dumps(fields)))
-
-
-def read_direction(path: Path) -> Direction:
-    """Read what `write_direction` wrote; nothing in the file is executed.
-
-    Raises:
-        SteeringError: not a direction file.
-    """
-    require_file(path, "a direction (.npz)", SteeringError)
-    try:
-        with np.load(path, allow_pickle=False) as data:
-            return Direction(vector=data["vector"], **json.loads(str(data["fields"])))
-    except (OSError, KeyError, ValueError, TypeError, zipfile.BadZipFile) as error:
-        raise SteeringError(f"{path} is not a direction file ({error}).") from error
