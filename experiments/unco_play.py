@@ -7,11 +7,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from interp.errors import ResultError
+from interp.errors import ModelError, ResultError
 from interp.files import partial_path
 from interp.items import Item
 from interp.sources.unco.agents import REPORT, SCRIPTED
-from interp.sources.unco.environment import Action, Ask, Observation, State, start, step
+from interp.sources.unco.environment import (
+    Action,
+    Ask,
+    Malformed,
+    Observation,
+    State,
+    start,
+    step,
+)
 from interp.sources.unco.episodes import episode_record, read_episodes
 from interp.sources.unco.interventions import Arm
 from interp.sources.unco.protocol import agent_messages, parse_action
@@ -25,6 +33,7 @@ __all__ = ["BatchAgent", "model_agent", "play_tasks", "scripted_agent", "states_
 BatchAgent = Callable[[Sequence[Observation]], Sequence[Action]]
 """Acts in several episodes at once."""
 
+_TOO_LONG: Final = Malformed("", "the exchange no longer fits into the model's context")
 _CHUNK: Final = 64
 """Episodes that run side by side; a stopped run loses at most these."""
 
@@ -36,7 +45,11 @@ def scripted_agent(name: str, seed: int) -> BatchAgent:
 
 
 def model_agent(backend: ModelBackend, *, max_new_tokens: int, batch_tokens: int) -> BatchAgent:
-    """A local model as main agent: greedy replies, read as one JSON object each."""
+    """A local model as main agent: greedy replies, read as one JSON object each.
+
+    A turn for which the exchange has grown longer than the model can read counts as malformed; a
+    task that does not fit before anything was said is the user's mistake, and raises.
+    """
     from activations.batches import plan_batches, run_batches
 
     def act(seen: Sequence[Observation]) -> Sequence[Action]:
@@ -44,16 +57,34 @@ def model_agent(backend: ModelBackend, *, max_new_tokens: int, batch_tokens: int
             Item(f"turn-{i}", agent_messages(observation), None, "", "unco", "unco")
             for i, observation in enumerate(seen)
         ]
-        prompts = backend.tokenize(items)
         actions: dict[int, Action] = {}
-        lengths = [len(prompt.ids) + max_new_tokens for prompt in prompts]
+        fitting: list[int] = []
+        prompts: list[tuple[int, ...]] = []
+        for i, (item, observation) in enumerate(zip(items, seen, strict=True)):
+            try:
+                (prompt,) = backend.tokenize([item])
+            except ModelError:
+                if not observation.rounds:
+                    raise
+                actions[i] = _TOO_LONG
+            else:
+                fitting.append(i)
+                prompts.append(prompt.ids)
 
-        def run(index: Sequence[int]) -> Any:
-            return backend.generate([prompts[i].ids for i in index], max_new_tokens)
+        def run(index: Sequence[int]) -> Sequence[tuple[int, ...] | None]:
+            try:
+                return backend.generate([prompts[k] for k in index], max_new_tokens)
+            except ModelError:
+                if len(index) == 1:
+                    return (None,)
+                return [reply for k in index for reply in run([k])]
 
+        lengths = [len(ids) + max_new_tokens for ids in prompts]
         for index, replies in run_batches(plan_batches(lengths, batch_tokens), run):
-            for i, ids in zip(index, replies, strict=True):
-                actions[i] = parse_action(backend.decode(ids))
+            for k, ids in zip(index, replies, strict=True):
+                actions[fitting[k]] = (
+                    _TOO_LONG if ids is None else parse_action(backend.decode(ids))
+                )
         return [actions[i] for i in range(len(seen))]
 
     return act

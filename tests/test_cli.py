@@ -282,7 +282,7 @@ def test_every_example_in_the_help_works(
     }
     # The alias stands for a tiny model here; everything else is as printed.
     folder = tmp_path / "tiny"
-    model = tiny_model("llama", num_hidden_layers=16)
+    model = tiny_model("llama", num_hidden_layers=16, max_position_embeddings=8192)
     for name in ("tiny", "models/qwen"):
         model.save_pretrained(tmp_path / name)
         tokenizer.save_pretrained(tmp_path / name)
