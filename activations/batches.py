@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import torch
 
 from interp.errors import ModelError
 
-__all__ = ["BATCH_TOKENS", "plan_batches", "run_batches"]
+__all__ = ["BATCH_TOKENS", "Halvings", "plan_batches", "run_batches"]
 
 T = TypeVar("T")
 
@@ -38,10 +39,30 @@ def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
     return batches
 
 
+@dataclass(slots=True)
+class Halvings:
+    """How often batches were too large so far; shared by the calls of one run.
+
+    Attributes:
+        times: a batch as planned is run in 2 ** times parts.
+    """
+
+    times: int = 0
+
+
 def run_batches(
-    batches: Sequence[Sequence[int]], run: Callable[[Sequence[int]], T]
+    batches: Sequence[Sequence[int]],
+    run: Callable[[Sequence[int]], T],
+    halvings: Halvings | None = None,
 ) -> Iterator[tuple[list[int], T]]:
     """Run each batch; one that does not fit into memory is halved and tried again.
+
+    All later batches are halved as often: what did not fit once would fail each time anew.
+
+    Args:
+        batches: indices, as planned.
+        run: what to do with one batch.
+        halvings: what earlier calls of the same run have found; updated here.
 
     Yields:
         the indices of a (part of a) batch, and what `run` returned for them.
@@ -49,9 +70,14 @@ def run_batches(
     Raises:
         ModelError: a single sequence does not fit.
     """
-    waiting = [list(batch) for batch in reversed(batches)]
+    found = halvings or Halvings()
+    waiting = [(list(batch), 0) for batch in reversed(batches)]
     while waiting:
-        batch = waiting.pop()
+        batch, halved = waiting.pop()
+        if halved < found.times and len(batch) > 1:
+            half = len(batch) // 2
+            waiting += [(batch[half:], halved + 1), (batch[:half], halved + 1)]
+            continue
         try:
             result = run(batch)
         except torch.OutOfMemoryError as error:
@@ -61,7 +87,7 @@ def run_batches(
                     "model, a smaller dtype, or another device."
                 ) from error
             torch.cuda.empty_cache()
-            half = len(batch) // 2
-            waiting += [batch[half:], batch[:half]]
+            found.times = halved + 1
+            waiting.append((batch, halved))
             continue
         yield batch, result

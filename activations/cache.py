@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from activations.backend import Capture, Prompt
 from activations.layout import FORMAT, SCHEMA_VERSION, create_file, sharing_text
 from interp.errors import CacheError
-from interp.files import atomic_path, partial_path, require_file
+from interp.files import new_file, partial_path, require_file
 from interp.items import Item, item_from_record
 from interp.vocabulary import Store
 
@@ -35,6 +35,11 @@ __all__ = [
 ]
 
 _OPEN_ERRORS: Final = (OSError, KeyError, RuntimeError, ValueError)
+
+
+def _locking(wanted: bool) -> str | bool:
+    """What h5py calls it; where a file system has no locks at all, it goes on without."""
+    return "best-effort" if wanted else False
 
 
 def flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -87,8 +92,15 @@ class ActivationCache:
         self.n_items, self.n_layers, self.d_model = file["resid_post"].shape
 
     @classmethod
-    def open(cls, path: Path, *, allow_unfinished: bool = False) -> ActivationCache:
+    def open(
+        cls, path: Path, *, allow_unfinished: bool = False, file_locking: bool = True
+    ) -> ActivationCache:
         """Open a cache for reading.
+
+        Args:
+            path: of the file.
+            allow_unfinished: open a file in which rows are missing too.
+            file_locking: False for a file system on which locks fail or hang.
 
         Raises:
             CacheError: missing, not one of ours, truncated, of another schema, or unfinished.
@@ -100,7 +112,7 @@ class ActivationCache:
             )
         require_file(path, "an activation cache (HDF5)", CacheError)
         try:
-            file = h5py.File(path, "r")
+            file = h5py.File(path, "r", locking=_locking(file_locking))
         except _OPEN_ERRORS as error:
             raise CacheError(
                 f"{path} is not a readable HDF5 file ({error}). It may be truncated, or being "
@@ -250,8 +262,20 @@ class CacheWriter:
         n_layers: int,
         d_model: int,
         store: Store = "float32",
+        file_locking: bool = True,
     ) -> Iterator[CacheWriter]:
         """Start `path`, or go on with its `.partial` file if the manifest is the same.
+
+        Args:
+            path: of the finished cache.
+            manifest: what the numbers depend on.
+            items: (n_items,) in the order of the rows.
+            prompts: (n_items,) their tokens.
+            n_layers: decoder blocks.
+            d_model: width of the residual stream.
+            store: number type of the activations.
+            file_locking: lock the file against other writers; False for a file system on which
+                locks fail or hang, where having one writer is the caller's task.
 
         Raises:
             CacheError: the `.partial` file belongs to another extraction or cannot be opened (an
@@ -259,7 +283,7 @@ class CacheWriter:
         """
         partial = partial_path(path)
         if not partial.exists():
-            with atomic_path(partial) as aside:
+            with new_file(partial) as aside:
                 create_file(
                     aside,
                     manifest=manifest,
@@ -269,15 +293,18 @@ class CacheWriter:
                     d_model=d_model,
                     store=store,
                 )
-        else:
-            with ActivationCache.open(partial, allow_unfinished=True) as found:
-                refuse_mismatch(partial, manifest_differences(found.manifest, manifest))
+        # Checked also where it was just made: another process may have been quicker.
+        with ActivationCache.open(
+            partial, allow_unfinished=True, file_locking=file_locking
+        ) as found:
+            refuse_mismatch(partial, manifest_differences(found.manifest, manifest))
         try:
-            file = h5py.File(partial, "r+")
+            file = h5py.File(partial, "r+", locking=_locking(file_locking))
         except OSError as error:
             raise CacheError(
                 f"{partial} cannot be opened for writing ({error}). Another process may be "
-                f"extracting to it; wait for it or choose another --out."
+                f"extracting to it; wait for it or choose another --out. If this file system has "
+                f"no locks, use --no-file-locking."
             ) from error
         try:
             yield cls(path, file)
@@ -332,8 +359,10 @@ class CacheWriter:
         """
         self._file.attrs.modify("self_check_max_relative", self_check_max_relative)
         self._file.attrs.modify("prefix_sharing", sharing_text(sharing))
-        self._file.close()
+        self._file.flush()
+        # Before the lock goes with the file: no other writer may take up a file that is finished.
         partial_path(self.path).replace(self.path)
+        self._file.close()
 
 
 def verify(cache: ActivationCache) -> list[str]:

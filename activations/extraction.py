@@ -83,6 +83,7 @@ def extract(
     store: Store = "float32",
     batch_tokens: int = BATCH_TOKENS,
     prefix_sharing: bool = True,
+    file_locking: bool = True,
     progress: Progress = lambda _: None,
 ) -> ActivationCache:
     """Write the activations of all items to `path`, or reopen or resume what is there.
@@ -101,6 +102,7 @@ def extract(
         prefix_sharing: run first tokens that prompts have in common once, where it pays and the
             model can. The numbers are the same up to rounding, so the manifest does not depend on
             it; what was shared stands in the file's `prefix_sharing`.
+        file_locking: lock the file against other writers; see `CacheWriter.open`.
         progress: called after each batch.
 
     Raises:
@@ -112,7 +114,7 @@ def extract(
     verdicts = backend.verdict_ids(prompts)
     manifest = manifest_of(backend, source, verdicts, token_rule=token_rule, store=store)
     if path.exists():
-        cache = ActivationCache.open(path)
+        cache = ActivationCache.open(path, file_locking=file_locking)
         differences = manifest_differences(cache.manifest, manifest, ignore=("versions",))
         if differences:
             cache.close()
@@ -132,17 +134,19 @@ def extract(
         n_layers=backend.n_layers,
         d_model=backend.d_model,
         store=store,
+        file_locking=file_locking,
     ) as writer:
-        pending = writer.pending().tolist()
+        pending = frozenset(writer.pending().tolist())
         progress(len(items) - len(pending))
-        sample = _sample(len(items))
-        plan = plan_sharing(backend, reading, pending, prefix_sharing=prefix_sharing, prefer=sample)
-        for rows, capture in run_passes(backend, reading, plan, batch_tokens=batch_tokens):
+        sample, every = _sample(len(items)), range(len(items))
+        plan = plan_sharing(backend, reading, every, prefix_sharing=prefix_sharing, prefer=sample)
+        passes = run_passes(backend, reading, plan, batch_tokens=batch_tokens, pending=pending)
+        for rows, capture in passes:
             _require_finite(capture.resid_post, [items[row].item_id for row in rows])
             writer.write(rows, capture)
             progress(len(rows))
         writer.finish(_self_check(writer, backend, reading, sample, plan.alone), plan.record())
-    return ActivationCache.open(path)
+    return ActivationCache.open(path, file_locking=file_locking)
 
 
 def _require_finite(resid_post: torch.Tensor, item_ids: Sequence[str]) -> None:

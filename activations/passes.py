@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 import torch
 
 from activations.backend import Capture, ModelBackend, Prompt, SharedPrefix
-from activations.batches import plan_batches, run_batches
+from activations.batches import Halvings, plan_batches, run_batches
 from activations.sharing import PrefixGroup, find_groups, row_cost
 from interp.errors import SharingError
 
@@ -193,9 +193,21 @@ def _fault(
 
 
 def run_passes(
-    backend: ModelBackend, reading: Reading, plan: SharingPlan, *, batch_tokens: int
+    backend: ModelBackend,
+    reading: Reading,
+    plan: SharingPlan,
+    *,
+    batch_tokens: int,
+    pending: Set[int] | None = None,
 ) -> Iterator[tuple[list[int], Capture]]:
-    """Run all rows of a plan.
+    """Capture the rows of a plan; see `run_plan`.
+
+    Args:
+        backend: a running model.
+        reading: what is read.
+        plan: of all rows.
+        batch_tokens: padded tokens a batch.
+        pending: rows to run; None runs all.
 
     Yields:
         rows of one batch, and what was captured for them.
@@ -206,7 +218,7 @@ def run_passes(
             return capture_plain(backend, reading, rows)
         return _capture_after(backend, reading, prefix, rows)
 
-    yield from run_plan(backend, reading, plan, run, batch_tokens=batch_tokens)
+    yield from run_plan(backend, reading, plan, run, batch_tokens=batch_tokens, pending=pending)
 
 
 def run_plan(
@@ -218,8 +230,12 @@ def run_plan(
     batch_tokens: int,
     more: int = 0,
     aligned: bool = False,
+    pending: Set[int] | None = None,
 ) -> Iterator[tuple[list[int], T]]:
-    """Run all rows of a plan in batches, each with the prefix that its rows share.
+    """Run the rows of a plan in batches, each with the prefix that its rows share.
+
+    Batches are planned over all rows and those that are done are left out, so that a run that was
+    stopped goes on with the very batches that it would have run.
 
     Args:
         backend: a running model.
@@ -230,11 +246,15 @@ def run_plan(
         more: tokens that each row goes on for after its stub.
         aligned: whether rows of unequal length need a prefix that can be shifted (`prefill` and
             `generate`); where it cannot be, batches hold rows of one length.
+        pending: rows to run; None runs all.
 
     Yields:
         rows of one batch, and what `run` gave for them.
     """
+    halvings = Halvings()
     for group in plan.groups:
+        if pending is not None and pending.isdisjoint(group.rows):
+            continue
         prefix = _share(backend, reading, group)
         own = {row: reading.length(row) + more - group.length for row in group.rows}
         parts = [group.rows] if prefix.ragged or not aligned else _by_length(group.rows, own)
@@ -245,11 +265,23 @@ def run_plan(
                 rows, [row_cost(own[row], group.length) for row in rows], batch_tokens
             )
         ]
-        yield from run_batches(batches, lambda rows, p=prefix: run(rows, p))  # type: ignore[misc]
+        yield from run_batches(
+            _left(batches, pending),
+            lambda rows, p=prefix: run(rows, p),  # type: ignore[misc]
+            halvings,
+        )
         # Not kept while the next prefix is run.
         del prefix
     costs = [reading.length(row) + more for row in plan.plain]
-    yield from run_batches(_batches(plan.plain, costs, batch_tokens), lambda rows: run(rows, None))
+    batches = _batches(plan.plain, costs, batch_tokens)
+    yield from run_batches(_left(batches, pending), lambda rows: run(rows, None), halvings)
+
+
+def _left(batches: list[list[int]], pending: Set[int] | None) -> list[list[int]]:
+    if pending is None:
+        return batches
+    left = [[row for row in batch if row in pending] for batch in batches]
+    return [batch for batch in left if batch]
 
 
 def _by_length(rows: Sequence[int], length: Mapping[int, int]) -> list[list[int]]:

@@ -156,12 +156,12 @@ def main() -> None:
             ]
             return np.stack(values, axis=1)[:, :, None], None
 
-        return decide_layer(x, labels, folds, strengths, decide, inner=True).decisions
+        return decide_layer(x, labels, folds, strengths, decide, inner=1).decisions
 
     compare(
         "C chosen on inner folds (15 fits × 10 values)",
         lambda: (
-            decide_layer(x, labels, folds, strengths, solver_named("batched"), inner=True).decisions
+            decide_layer(x, labels, folds, strengths, solver_named("batched"), inner=1).decisions
         ),
         {"scikit-learn, tol 1e-4": nested_by_sklearn},
     )

@@ -13,6 +13,7 @@ from experiments.cli_adapters import adapters_app
 from experiments.cli_behave import behave_app
 from experiments.cli_cache import cache_app, drift
 from experiments.cli_direction import direction
+from experiments.cli_mast import mast_app
 from experiments.cli_model import answer, extract, running
 from experiments.cli_probe import probe, probe_compare
 from experiments.cli_run import demo, run_app
@@ -79,6 +80,7 @@ app = typer.Typer(
 app.add_typer(adapters_app, name="adapters")
 app.add_typer(behave_app, name="behave")
 app.add_typer(cache_app, name="cache")
+app.add_typer(mast_app, name="mast")
 app.add_typer(run_app, name="run")
 app.add_typer(unco_app, name="unco")
 app.command("demo", epilog="Example: interp demo")(demo)

@@ -16,6 +16,7 @@ from experiments.options import (
     DtypeOption,
     JsonOption,
     LibraryOption,
+    LockingOption,
     MapOption,
     ModelOption,
     NewTokensOption,
@@ -73,6 +74,7 @@ def extract(
     prefix_sharing: SharingOption = True,
     template_arg: TemplateOption = None,
     adapter: AdapterOption = None,
+    file_locking: LockingOption = True,
 ) -> None:
     """Run items through a model and keep residual streams in a cache file.
 
@@ -109,6 +111,7 @@ def extract(
                 store=store,
                 batch_tokens=batch_tokens,
                 prefix_sharing=prefix_sharing,
+                file_locking=file_locking,
                 progress=advance,
             )
     with cache:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
@@ -18,7 +18,8 @@ from experiments.options import (
     SeedOption,
     strength,
 )
-from interp.vocabulary import Solver
+from interp.errors import InterpError
+from interp.vocabulary import Solver, TransferKind
 
 __all__ = ["probe", "probe_compare"]
 
@@ -44,6 +45,14 @@ def probe(
     text_baselines: Annotated[
         bool, typer.Option(help="Probes on the wording alone, under the same folds.")
     ] = True,
+    transfer: Annotated[
+        str | None,
+        typer.Option(
+            "--transfer",
+            metavar="KIND,KIND",
+            help="Hold each category or template out in turn: category, template, or both.",
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Probe every layer for the label, groups kept whole, with controls in the same run."""
@@ -53,6 +62,7 @@ def probe(
     from probes import read_folds, sweep_layers, write_sweep
 
     size = strength(C)
+    held_out = _transfer_kinds(transfer)
     if group == "none":
         note("GROUPS ARE IGNORED: items of one group stand on both sides of a split; numbers leak.")
     with ActivationCache.open(file) as cache:
@@ -72,7 +82,9 @@ def probe(
                 solver=solver,
                 device=device,
                 n_permutations=permutations,
-                items=cache.items() if text_baselines else None,
+                items=cache.items(),
+                wording=text_baselines,
+                transfer=held_out,
                 progress=advance,
             )
     summary = write_sweep(out, sweep)
@@ -81,6 +93,15 @@ def probe(
     else:
         print_probe(summary)
         note(f"Written to {out}")
+
+
+def _transfer_kinds(text: str | None) -> list[TransferKind]:
+    known: tuple[TransferKind, ...] = get_args(TransferKind)
+    wanted = [part.strip() for part in text.split(",")] if text else []
+    unknown = [part for part in wanted if part not in known]
+    if unknown:
+        raise InterpError(f"--transfer has {unknown[0]!r}; expected {' or '.join(known)}.")
+    return [kind for kind in known if kind in wanted]
 
 
 def probe_compare(

@@ -29,6 +29,7 @@ __all__ = [
     "GroupOption",
     "JsonOption",
     "LibraryOption",
+    "LockingOption",
     "MapOption",
     "ModelOption",
     "NewTokensOption",
@@ -115,6 +116,13 @@ SharingOption = Annotated[
     typer.Option(
         "--prefix-sharing/--no-prefix-sharing",
         help="Run first tokens that prompts have in common once; same numbers up to rounding.",
+    ),
+]
+LockingOption = Annotated[
+    bool,
+    typer.Option(
+        "--file-locking/--no-file-locking",
+        help="Lock the file against a second writer; off where a file system's locks hang.",
     ),
 ]
 COption = Annotated[

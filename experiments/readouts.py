@@ -54,12 +54,19 @@ def readouts_of(
     correct["answer"] = correct[answer_readout]
     probe = sweep.correct_nested
 
-    def estimate(values: NDArray[Any]) -> dict[str, float]:
-        e = bootstrap_mean(values, sweep.group_id, seed=seed)
+    def estimate(values: NDArray[Any], spread: float = 1.0) -> dict[str, float]:
+        e = bootstrap_mean(values, sweep.group_id, seed=seed, spread=spread)
         return {"accuracy": e.value, "low": e.low, "high": e.high}
 
     gaps = {
-        name: asdict(bootstrap_mean(probe.astype(float) - right, sweep.group_id, seed=seed))
+        name: asdict(
+            bootstrap_mean(
+                probe.astype(float) - right,
+                sweep.group_id,
+                seed=seed,
+                spread=sweep.spread_nested,
+            )
+        )
         for name, right in correct.items()
     }
     said = correct["answer"]
@@ -67,7 +74,7 @@ def readouts_of(
     return {
         "n_items": sweep.n_items,
         "answer_readout": answer_readout,
-        "readouts": {"probe_nested": estimate(probe)}
+        "readouts": {"probe_nested": estimate(probe, sweep.spread_nested)}
         | {name: estimate(right) for name, right in correct.items()},
         "gaps": gaps,
         "forced_scores": asdict(

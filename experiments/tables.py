@@ -119,7 +119,40 @@ def print_probe(summary: Mapping[str, Any]) -> None:
             f"{sum(row['p_adjusted'] <= 0.05 for row in summary['layers'])} of "
             f"{summary['n_layers']} layers at a false discovery rate of 5%."
         )
+    for kind, rows in summary["transfer"].items():
+        _print_transfer(kind, rows)
+    for kind, control in summary["control_tasks"].items():
+        say(_control_sentence(kind, control))
     say(summary["verdict"])
+
+
+def _print_transfer(kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    print_table(
+        f"Each {kind} held out: probes that never saw it, nor its groups",
+        (kind, "items", "accuracy", "95% interval", "AUROC", "not held out", "layer"),
+        [
+            (
+                row["value"],
+                str(row["n_items"]),
+                _percent(row["accuracy"]),
+                _interval(row["low"], row["high"]),
+                "" if row["auroc"] is None else f"{row['auroc']:.3f}",
+                _percent(row["accuracy_within"]),
+                str(row["layer"]),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _control_sentence(kind: str, control: Mapping[str, Any]) -> str:
+    if not control["applicable"]:
+        return f"Control task (random labels by {kind}): not applicable, {control['why']}."
+    return (
+        f"Control task (random labels by {kind}, {control['n_types']} types that recur across "
+        f"folds): {_percent(control['accuracy'])}; selectivity "
+        f"{100 * control['selectivity']:+.1f} points."
+    )
 
 
 def print_comparison(first: str, second: str, found: Mapping[str, Any]) -> None:

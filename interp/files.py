@@ -15,6 +15,7 @@ from interp.errors import InterpError, ResultError
 
 __all__ = [
     "atomic_path",
+    "new_file",
     "partial_path",
     "read_json",
     "require_file",
@@ -38,6 +39,28 @@ def atomic_path(path: Path) -> Iterator[Path]:
     try:
         yield aside
         aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Yield a path to write to; on success it becomes `path`, unless another process was quicker.
+
+    Then what is at `path` stays, and what was written here is removed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield aside
+        try:
+            # Unlike a rename, a link never replaces what is there.
+            path.hardlink_to(aside)
+        except FileExistsError:
+            return
+        except OSError:
+            # No links on this file system.
+            aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
 

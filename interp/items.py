@@ -61,8 +61,9 @@ class Item:
         gold: gold answer of an open-ended item; None for a True/False one.
         group_id: scenario, trace, game or fact pair; splits never cut a group.
         category: ability, framework, setting or topic; results are also given by category.
-        metadata: JSON-serialisable. `statement` holds the bare statement of a True/False item;
-            for generated items `claim` holds the formal claim that the label follows from.
+        metadata: JSON-serialisable. `statement` holds the bare statement of a True/False item,
+            `template` what it was made from, `entity` what it says of its subject; for generated
+            items `claim` holds the formal claim that the label follows from.
     """
 
     item_id: str
@@ -93,6 +94,24 @@ class Item:
         """The bare statement of a True/False item, if its source gives one."""
         value = self.metadata.get("statement")
         return value if isinstance(value, str) else None
+
+    @property
+    def template(self) -> str | None:
+        """The template that the statement was made from, if its source gives one."""
+        value = self.metadata.get("template")
+        return value if isinstance(value, str) else None
+
+    @property
+    def entity(self) -> str | None:
+        """The answer entity: what the statement says of its subject.
+
+        `metadata["entity"]` if the source gives one, else the last value of the formal claim (the
+        capital, the number, the faction); None without either.
+        """
+        value = self.metadata.get("entity", self.metadata.get("claim"))
+        while isinstance(value, Mapping | list) and value:
+            value = value[-1] if isinstance(value, list) else list(value.values())[-1]
+        return None if value is None or isinstance(value, Mapping | list) else str(value)
 
 
 ITEM_FIELDS: Final = (

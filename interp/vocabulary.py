@@ -14,6 +14,7 @@ __all__ = [
     "Solver",
     "Store",
     "TokenRule",
+    "TransferKind",
 ]
 
 TokenRule = Literal["last_prompt", "statement_end", "answer_stub"]
@@ -39,6 +40,9 @@ Grouping = Literal["group", "none"]
 Solver = Literal["batched", "sklearn"]
 """`batched`: many label vectors and strengths at once in torch; `sklearn`: scikit-learn, converged,
 as the reference."""
+
+TransferKind = Literal["category", "template"]
+"""What a probe is trained without, and tested on."""
 
 AnswerCondition = Literal["forced", "greedy"]
 """`forced`: the larger of two logits after the stub; `greedy`: parsed from generated text."""

@@ -47,9 +47,7 @@ def text_baselines(
     for name, texts in (("statement", statements), ("prompt", prompts)):
         counts = _counts(texts)
         if counts is not None:
-            fit = decide_layer(
-                counts, labels[:, None], folds, _STRENGTHS, _decide_by_tfidf, inner=False
-            )
+            fit = decide_layer(counts, labels[:, None], folds, _STRENGTHS, _decide_by_tfidf)
             found[name] = fit.decisions[:, 0]
     lengths = np.array(
         [
@@ -58,9 +56,7 @@ def text_baselines(
         ],
         dtype=np.float32,
     )
-    fit = decide_layer(
-        lengths, labels[:, None], folds, (1.0,), solver_named("batched"), inner=False
-    )
+    fit = decide_layer(lengths, labels[:, None], folds, (1.0,), solver_named("batched"))
     return found | {"length": fit.decisions[:, 0]}
 
 

@@ -16,11 +16,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from interp.errors import ProbeError
-from probes.newton import State, feature_space, minimise, row_space
+from probes.dual import solve_path
+from probes.linear import gram_matrix
+from probes.newton import (
+    DECISION_ERROR,
+    DIRECT_COLUMNS,
+    RELATIVE_GRADIENT,
+    State,
+    feature_space,
+    minimise,
+    row_space,
+)
 
 __all__ = ["Decisions", "decide_held_out"]
 
@@ -68,7 +79,15 @@ def decide_held_out(
     y = labels.double()
     features, shown = _standardised(train, held_out)
     n, d = features.shape
-    space = row_space(features) if n <= d else feature_space(features)
+    gram = gram_matrix(features) if n <= d else None
+    if gram is not None and gram.device.type == "cpu" and labels.shape[1] <= DIRECT_COLUMNS:
+        quick = _by_column(gram, labels, strengths)
+        if quick is not None:
+            coefficients, intercepts, worst = quick
+            weights = features.T @ coefficients.flatten(1)
+            values = (shown @ weights).reshape(len(shown), *intercepts.shape)
+            return Decisions(values + intercepts, worst)
+    space = row_space(features, gram) if gram is not None else feature_space(features)
     state = State.zero(space, y)
     decided, worst = [], 0.0
     for c in strengths:
@@ -76,6 +95,30 @@ def decide_held_out(
         worst = max(worst, reached)
         decided.append(shown @ space.weights(state.coefficients) + state.intercept)
     return Decisions(torch.stack(decided, dim=1), worst)
+
+
+def _by_column(
+    gram: Tensor, labels: Tensor, strengths: Sequence[float]
+) -> tuple[Tensor, Tensor, float] | None:
+    """(n, n_strengths, columns) coefficients, intercepts, certificate; None if a column fails."""
+    columns = []
+    for label in labels.numpy().T:
+        found = solve_path(
+            gram.numpy(),
+            label,
+            strengths,
+            decision_error=DECISION_ERROR,
+            relative_gradient=RELATIVE_GRADIENT,
+        )
+        if found is None:
+            return None
+        columns.append(found)
+    coefficients, intercepts, reached = zip(*columns, strict=True)
+    return (
+        torch.from_numpy(np.stack(coefficients, axis=2)),
+        torch.from_numpy(np.stack(intercepts, axis=1)),
+        max(reached),
+    )
 
 
 def _standardised(train: Tensor, held_out: Tensor) -> tuple[Tensor, Tensor]:

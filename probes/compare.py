@@ -47,15 +47,16 @@ def compare_sweeps(first: ProbeSweep, second: ProbeSweep, *, seed: int = 0) -> d
         )
     a, b = first.correct_nested, second.correct_nested[order]
     groups = first.group_id
-    gap = bootstrap_mean(a.astype(float) - b, groups, seed=seed)
+    spread = max(first.spread_nested, second.spread_nested)
+    gap = bootstrap_mean(a.astype(float) - b, groups, seed=seed, spread=spread)
     low, high = 100 * gap.low, 100 * gap.high
     p = mcnemar_exact(a, b)
     differ = "differ" if gap.low > 0 or gap.high < 0 else "are not shown to differ"
     return {
         "n_items": first.n_items,
         "n_groups": len(set(groups)),
-        "first": asdict(bootstrap_mean(a, groups, seed=seed)),
-        "second": asdict(bootstrap_mean(b, groups, seed=seed)),
+        "first": asdict(bootstrap_mean(a, groups, seed=seed, spread=first.spread_nested)),
+        "second": asdict(bootstrap_mean(b, groups, seed=seed, spread=second.spread_nested)),
         "difference": asdict(gap),
         "only_first_right": int((a & ~b).sum()),
         "only_second_right": int((~a & b).sum()),

@@ -35,15 +35,18 @@ class LayerFit:
 
     Attributes:
         decisions: (n_items, columns), each from probes without the item's fold.
-        inner_accuracy: (n_folds, columns) cross-validated accuracy inside each training part, at
-            the chosen strength; empty where it was not asked for.
+        inner_accuracy: (n_folds, inner) cross-validated accuracy inside each training part, at
+            the chosen strength, of the columns for which it was asked.
         C: (n_folds, columns) strengths that were used.
+        instability: (n_folds, inner) share of verdicts on the fold's items that change when a
+            further fold is left out of the training, mean over that fold.
         relative_gradient: largest one at a solution; None if the solver does not say.
     """
 
     decisions: NDArray[np.float64]
     inner_accuracy: NDArray[np.float64]
     C: NDArray[np.float64]
+    instability: NDArray[np.float64]
     relative_gradient: float | None
 
 
@@ -91,7 +94,8 @@ def decide_layer(
     strengths: Sequence[float],
     decide: Decide,
     *,
-    inner: bool,
+    inner: int = 0,
+    one_standard_error: bool = False,
 ) -> LayerFit:
     """Decide every item by probes without its fold.
 
@@ -105,7 +109,10 @@ def decide_layer(
         folds: (n_items,) from 0.
         strengths: values of C, ascending.
         decide: the solver.
-        inner: whether the inner accuracy is wanted though there is nothing to choose.
+        inner: for how many columns, from the first, the inner accuracy is wanted even though there
+            is nothing to choose.
+        one_standard_error: take the smallest strength whose inner accuracy is within one standard
+            error (over the inner folds) of the best one.
 
     Raises:
         ProbeError: a training part has one class only, or a fit does not converge.
@@ -113,58 +120,92 @@ def decide_layer(
     n_folds, columns = int(folds.max()) + 1, labels.shape[1]
     gradients: list[float] = []
 
-    def run(training: NDArray[np.bool_], held_out: NDArray[np.bool_]) -> NDArray[np.float64]:
-        inside = labels[training].sum(axis=0)
+    def run(
+        training: NDArray[np.bool_], held_out: NDArray[np.bool_], y: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        inside = y[training].sum(axis=0)
         if (inside == 0).any() or (inside == training.sum()).any():
             raise ProbeError(
                 "The items outside two folds are of one class only, so no probe can be fitted to "
                 "them. Use fewer --folds, more groups, or another --seed."
             )
-        values, gradient = decide(
-            features[training], features[held_out], labels[training], strengths
-        )
+        values, gradient = decide(features[training], features[held_out], y[training], strengths)
         if gradient is not None:
             gradients.append(gradient)
         return values
 
-    accuracy = np.empty((0, len(strengths), columns))
-    if inner or len(strengths) > 1:
-        accuracy = _inner_accuracy(labels, folds, len(strengths), run)
-    chosen = accuracy.argmax(axis=1) if len(strengths) > 1 else np.zeros((n_folds, columns), int)
+    judged = labels if len(strengths) > 1 else labels[:, :inner]
+    verdicts = _inner_verdicts(judged, folds, len(strengths), run)
+    accuracy = _inner_accuracy(verdicts, judged, folds)
+    if len(strengths) > 1:
+        chosen = _chosen(accuracy, one_standard_error)
+    else:
+        chosen = np.zeros((n_folds, columns), int)
     decisions = np.empty((len(labels), columns))
+    instability = np.empty((n_folds, inner))
     for fold in range(n_folds):
         held_out = folds == fold
-        values = run(~held_out, held_out)
+        values = run(~held_out, held_out, labels)
         decisions[held_out] = np.take_along_axis(values, chosen[[fold]][:, None], axis=1)[:, 0]
+        others = np.delete(verdicts[held_out], fold, axis=1)[..., :inner]
+        said = np.take_along_axis(others, chosen[None, [fold], None, :inner], axis=2)[:, :, 0]
+        changed = said != (decisions[held_out, None, :inner] > 0)
+        instability[fold] = changed.mean(axis=(0, 1))
+    best = np.take_along_axis(accuracy.mean(axis=1), chosen[:, None, : judged.shape[1]], axis=1)
     return LayerFit(
         decisions,
-        np.take_along_axis(accuracy, chosen[:, None], axis=1)[:, 0]
-        if len(accuracy)
-        else np.empty((0, columns)),
+        best[:, 0, :inner],
         np.asarray(strengths)[chosen],
+        instability,
         max(gradients, default=None),
     )
 
 
-def _inner_accuracy(
+def _inner_verdicts(
     labels: NDArray[np.bool_],
     folds: NDArray[np.int64],
     n_strengths: int,
-    run: Callable[[NDArray[np.bool_], NDArray[np.bool_]], NDArray[np.float64]],
-) -> NDArray[np.float64]:
-    """(n_folds, n_strengths, columns) accuracy inside the training part of each outer fold.
+    run: Callable[..., NDArray[np.float64]],
+) -> NDArray[np.bool_]:
+    """(n_items, n_folds, n_strengths, columns) verdicts without the item's fold and another one.
 
     The probe that is fitted without folds a and b judges b on behalf of a, and a on behalf of b.
     """
     n_folds = int(folds.max()) + 1
-    right = np.zeros((n_folds, n_strengths, labels.shape[1]))
-    total = np.zeros(n_folds)
+    verdicts = np.zeros((len(labels), n_folds, n_strengths, labels.shape[1]), dtype=bool)
+    if not labels.shape[1]:
+        return verdicts
     for a, b in combinations(range(n_folds), 2):
         held_out = (folds == a) | (folds == b)
-        said = run(~held_out, held_out) > 0
-        correct = said == labels[held_out][:, None]
-        for outer, judged in ((a, b), (b, a)):
-            inside = folds[held_out] == judged
-            right[outer] += correct[inside].sum(axis=0)
-            total[outer] += inside.sum()
-    return right / total[:, None, None]
+        # Folds are two here, so the other one of an item is their sum without its own.
+        verdicts[held_out, a + b - folds[held_out]] = run(~held_out, held_out, labels) > 0
+    return verdicts
+
+
+def _inner_accuracy(
+    verdicts: NDArray[np.bool_], labels: NDArray[np.bool_], folds: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """(n_folds, n_folds − 1, n_strengths, columns) accuracy inside the training part of each fold.
+
+    The second axis is the inner fold; each is weighted so that their mean is the mean over items.
+    """
+    n_folds = int(folds.max()) + 1
+    sizes = np.bincount(folds, minlength=n_folds)
+    found = np.empty((n_folds, n_folds - 1, *verdicts.shape[2:]))
+    for outer in range(n_folds):
+        right = verdicts[:, outer] == labels[:, None]
+        for place, inside in enumerate(fold for fold in range(n_folds) if fold != outer):
+            share = right[folds == inside].sum(axis=0) / (len(folds) - sizes[outer])
+            found[outer, place] = share * (n_folds - 1)
+    return found
+
+
+def _chosen(accuracy: NDArray[np.float64], one_standard_error: bool) -> NDArray[np.int64]:
+    """(n_folds, columns) index of the strength, from the accuracy of `_inner_accuracy`."""
+    mean = accuracy.mean(axis=1)
+    best: NDArray[np.int64] = mean.argmax(axis=1)
+    if not one_standard_error:
+        return best
+    error = accuracy.std(axis=1, ddof=1) / np.sqrt(accuracy.shape[1])
+    needed = np.take_along_axis(mean - error, best[:, None], axis=1)
+    return np.asarray((mean >= needed - 1e-12).argmax(axis=1))

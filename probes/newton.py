@@ -10,9 +10,18 @@ import torch
 from torch import Tensor
 
 from interp.errors import ProbeError
-from probes.linear import factorise, gram_matrix, solve_shifted
+from probes.linear import factorise, solve_shifted
 
-__all__ = ["RELATIVE_GRADIENT", "Space", "State", "feature_space", "minimise", "row_space"]
+__all__ = [
+    "DECISION_ERROR",
+    "DIRECT_COLUMNS",
+    "RELATIVE_GRADIENT",
+    "Space",
+    "State",
+    "feature_space",
+    "minimise",
+    "row_space",
+]
 
 RELATIVE_GRADIENT: Final = 1e-7
 """A fit whose gradient norm is above this times its norm at zero weights is an error."""
@@ -23,7 +32,9 @@ DECISION_ERROR: Final = 1e-4
 _MAX_STEPS: Final = 60
 _SHARED_STEPS: Final = 25
 _MAX_HALVINGS: Final = 40
-_DIRECT_COLUMNS: Final = 4
+DIRECT_COLUMNS: Final = 4
+"""Up to so many label columns each get a matrix of their own."""
+
 _CG_STEPS: Final = 40
 _DIRECT_WORK: Final = 10**9
 
@@ -169,9 +180,10 @@ def minimise(space: Space, y: Tensor, c: float, start: State) -> tuple[State, fl
         point = _Point(slope, lifted, slope_b, (c * spread.clamp(min=1e-14)).sqrt())
         if space.prefers_direct(len(left)) or number >= _SHARED_STEPS:
             move, move_b = _in_chunks(space, point, exact)
+            step = (move, space.forward(move), move_b)
         else:
-            move, move_b = _shared_step(space, point, relative)
-        state = state.put(left, _downhill(space, labels, c, here, move, move_b))
+            step = _shared_step(space, point, relative)
+        state = state.put(left, _downhill(space, labels, c, here, step))
     worst = float(reached.max())
     # Float64 sums round: at large C a gradient of exactly zero cannot be reached.
     if not worst <= RELATIVE_GRADIENT:
@@ -191,26 +203,26 @@ def _gradient_at_zero(space: Space, y: Tensor, c: float) -> Tensor:
 
 def _in_chunks(space: Space, point: _Point, exact: bool) -> tuple[Tensor, Tensor]:
     """Direct steps, a few columns at a time: each needs a matrix of its own."""
-    if point.s.shape[1] <= _DIRECT_COLUMNS:
+    if point.s.shape[1] <= DIRECT_COLUMNS:
         return space.direct(point, exact)
     parts = [
-        space.direct(point.take(slice(first, first + _DIRECT_COLUMNS)), exact)
-        for first in range(0, point.s.shape[1], _DIRECT_COLUMNS)
+        space.direct(point.take(slice(first, first + DIRECT_COLUMNS)), exact)
+        for first in range(0, point.s.shape[1], DIRECT_COLUMNS)
     ]
     return torch.cat([move for move, _ in parts], dim=1), torch.cat([b for _, b in parts])
 
 
 def _downhill(
-    space: Space, y: Tensor, c: float, here: State, move: Tensor, move_b: Tensor
+    space: Space, y: Tensor, c: float, here: State, step: tuple[Tensor, Tensor, Tensor]
 ) -> State:
-    """Take the step, halved in each column until its objective falls."""
+    """Take the step (coefficients, `forward` of them, intercept), halved where it must be."""
+    move, moved, move_b = step
 
     def objective(state: State) -> Tensor:
         f = state.values + state.intercept
         losses = (torch.nn.functional.softplus(f) - y * f).sum(dim=0)
         return 0.5 * space.dot(state.coefficients, state.coefficients, state.values) + c * losses
 
-    moved = space.forward(move)
     before = objective(here)
     allowed = before + 1e-12 * before.abs()
     length = torch.ones_like(move_b)
@@ -228,9 +240,8 @@ def _downhill(
     return there
 
 
-def row_space(z: Tensor) -> Space:
-    """The space of item weights a, with w = Zᵀa; for standardised items z (n, d), n ≤ d."""
-    gram = gram_matrix(z)
+def row_space(z: Tensor, gram: Tensor) -> Space:
+    """The space of item weights a, with w = Zᵀa; for standardised items z (n, d), and z·zᵀ."""
     single = gram.float()
 
     def direct(point: _Point, exact: bool) -> tuple[Tensor, Tensor]:
@@ -263,7 +274,7 @@ def row_space(z: Tensor) -> Space:
         radius=float(gram.diagonal().max().clamp(min=0).sqrt()),
         direct=direct,
         inverter=inverter,
-        prefers_direct=lambda columns: columns <= _DIRECT_COLUMNS,
+        prefers_direct=lambda columns: columns <= DIRECT_COLUMNS,
     )
 
 
@@ -300,11 +311,11 @@ def feature_space(z: Tensor) -> Space:
         radius=float(z.square().sum(dim=1).max().sqrt()),
         direct=direct,
         inverter=inverter,
-        prefers_direct=lambda columns: columns <= _DIRECT_COLUMNS and n * d * d <= _DIRECT_WORK,
+        prefers_direct=lambda columns: columns <= DIRECT_COLUMNS and n * d * d <= _DIRECT_WORK,
     )
 
 
-def _shared_step(space: Space, point: _Point, relative: Tensor) -> tuple[Tensor, Tensor]:
+def _shared_step(space: Space, point: _Point, relative: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Newton steps of many columns by conjugate gradients under one factor, in float32.
 
     The preconditioner is the inverse Hessian of the columns' mean weights. Inner products are
@@ -345,5 +356,6 @@ def _shared_step(space: Space, point: _Point, relative: Tensor) -> tuple[Tensor,
         lifted = raised + ratio * lifted
     exact = move.double()
     weight = point.s.square()
-    move_b = -(point.slope_b + (weight * space.forward(exact)).sum(dim=0)) / weight.sum(dim=0)
-    return exact, move_b
+    moved = space.forward(exact)
+    move_b = -(point.slope_b + (weight * moved).sum(dim=0)) / weight.sum(dim=0)
+    return exact, moved, move_b

@@ -14,12 +14,19 @@ from numpy.typing import NDArray
 
 from interp.errors import ResultError
 from interp.files import atomic_path, require_file
+from interp.statistics import Estimate, bootstrap_mean, cross_validation_spread
 from interp.vocabulary import Grouping, Solver
 from probes.permutation import Scheme
+from probes.transfer import Transfer, TransferPlan
 
 __all__ = ["ProbeSweep", "read_sweep", "write_arrays"]
 
 _FORMAT: Final = "interp probe sweep"
+_MAPPINGS: Final = {
+    "baseline": "baselines",
+    "control_types": "control_types",
+    "control_right": "control_right",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,8 @@ class ProbeSweep:
         C: (n_layers, n_folds) inverse L2 strength that was used.
         layers_nested: (n_folds,) layer chosen on the training part of each outer fold.
         inner_accuracy: (n_folds, n_layers) accuracy that the choice was made by.
+        instability: (n_folds, n_layers) share of the fold's verdicts that change when a further
+            fold is left out of the training.
         seed: of the folds.
         grouping: `group` or `none`.
         manifest: of the cache that was probed.
@@ -46,6 +55,12 @@ class ProbeSweep:
             None if the solver does not say.
         scheme: how labels were permuted; None without permutations.
         null_scores: (n_layers, n_permutations) accuracy on permuted labels.
+        transfers: decisions about categories or templates that were held out.
+        control_types: kind of type (`template`, `entity`) to the (n_items,) types of the items,
+            integers from 0, −1 where it is not known.
+        control_right: the same kinds to (n_layers, n_folds, draws), how many items of each fold are
+            right under random labels by type, of those whose type also stands in another fold; no
+            draws where the control is not applicable.
         baselines: name of a text baseline to its (n_items,) out-of-fold log odds of True.
     """
 
@@ -59,6 +74,7 @@ class ProbeSweep:
     C: NDArray[np.float64]
     layers_nested: tuple[int, ...]
     inner_accuracy: NDArray[np.float64]
+    instability: NDArray[np.float64]
     seed: int
     grouping: Grouping
     manifest: Mapping[str, Any]
@@ -67,6 +83,9 @@ class ProbeSweep:
     relative_gradient: float | None = None
     scheme: Scheme | None = None
     null_scores: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
+    transfers: tuple[Transfer, ...] = ()
+    control_types: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    control_right: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     baselines: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
@@ -100,6 +119,23 @@ class ProbeSweep:
         return np.equal(self.decision_values_nested > 0, self.label)
 
     @property
+    def spread(self) -> NDArray[np.float64]:
+        """(n_layers,) how much wider than the bootstrap of its groups an accuracy's interval is."""
+        share = np.bincount(self.fold, minlength=len(self.layers_nested)) / self.n_items
+        folds = len(self.layers_nested)
+        return np.array([cross_validation_spread(v, folds) for v in share @ self.instability])
+
+    @property
+    def spread_nested(self) -> float:
+        """The same at the nested layers."""
+        nested = self.instability[self.fold, self.layer_nested].mean()
+        return cross_validation_spread(float(nested), len(self.layers_nested))
+
+    def estimate_nested(self, values: NDArray[Any]) -> Estimate:
+        """Mean of (n_items,) scores that rest on the nested decisions, with a 95% interval."""
+        return bootstrap_mean(values, self.group_id, seed=self.seed, spread=self.spread_nested)
+
+    @property
     def best_layer(self) -> int:
         """The most accurate layer on the reported folds; its accuracy is optimistic."""
         return int(self.correct.mean(axis=0).argmax())
@@ -127,13 +163,36 @@ def write_arrays(path: Path, sweep: ProbeSweep) -> None:
         file["fold"] = sweep.fold
         file["C"] = sweep.C
         file["inner_accuracy"] = sweep.inner_accuracy
+        file["instability"] = sweep.instability
         file["null_scores"] = sweep.null_scores
         file["label"] = sweep.label.astype(np.int8)
         for name in ("item_id", "group_id", "category"):
             file[name] = np.array(getattr(sweep, name), dtype=text)
-        file.create_group("baseline")
-        for name, values in sweep.baselines.items():
-            file["baseline"][name] = values
+        file.create_group("transfer")
+        for transfer in sweep.transfers:
+            place = file["transfer"].create_group(transfer.plan.kind)
+            place["value"] = np.array(transfer.plan.value, dtype=text)
+            place["part"] = transfer.plan.part
+            place["training"] = transfer.plan.training
+            place["decision_values"] = transfer.decision_values
+            place["inner_accuracy"] = transfer.inner_accuracy
+        for group, field_name in _MAPPINGS.items():
+            file.create_group(group)
+            for name, values in getattr(sweep, field_name).items():
+                file[group][name] = values
+
+
+def _read_transfers(group: h5py.Group) -> tuple[Transfer, ...]:
+    return tuple(
+        Transfer(
+            TransferPlan(
+                kind, tuple(place["value"].asstr()[:]), place["part"][:], place["training"][:]
+            ),
+            place["decision_values"][:],
+            place["inner_accuracy"][:],
+        )
+        for kind, place in group.items()
+    )
 
 
 def read_sweep(folder: Path) -> ProbeSweep:
@@ -146,6 +205,10 @@ def read_sweep(folder: Path) -> ProbeSweep:
         raise ResultError(f"There is no probe folder {folder}. Make one with `interp probe`.")
     require_file(folder / "probe.json", "the summary of a finished probe sweep", ResultError)
     path = require_file(folder / "probes.h5", "the arrays of a probe sweep", ResultError)
+
+    def mapping(file: h5py.File, group: str) -> dict[str, NDArray[Any]]:
+        return {name: values[:] for name, values in file[group].items()}
+
     try:
         with h5py.File(path, "r") as file:
             if file.attrs.get("format") != _FORMAT:
@@ -160,6 +223,7 @@ def read_sweep(folder: Path) -> ProbeSweep:
                 decision_values_pre0=file["decision_values_pre0"][:],
                 C=file["C"][:],
                 inner_accuracy=file["inner_accuracy"][:],
+                instability=file["instability"][:],
                 layers_nested=tuple(settings["layers_nested"]),
                 seed=settings["seed"],
                 grouping=settings["grouping"],
@@ -169,7 +233,10 @@ def read_sweep(folder: Path) -> ProbeSweep:
                 relative_gradient=settings["relative_gradient"],
                 scheme=settings["scheme"],
                 null_scores=file["null_scores"][:],
-                baselines={name: values[:] for name, values in file["baseline"].items()},
+                transfers=_read_transfers(file["transfer"]),
+                control_types=mapping(file, "control_types"),
+                control_right=mapping(file, "control_right"),
+                baselines=mapping(file, "baseline"),
             )
     except (OSError, KeyError, ValueError) as error:
         raise ResultError(f"{folder} is not a complete probe folder ({error}).") from error

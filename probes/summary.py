@@ -14,11 +14,14 @@ from interp.statistics import (
     Estimate,
     bootstrap_mean,
     calibrate,
+    cross_validation_spread,
     score_decisions,
     sign_flip_p,
 )
+from probes.control import recurring
 from probes.permutation import null_test
 from probes.results import ProbeSweep, write_arrays
+from probes.transfer import Transfer
 
 __all__ = ["summarise", "write_sweep"]
 
@@ -28,8 +31,8 @@ SIGNIFICANT: Final = 0.05
 def summarise(sweep: ProbeSweep) -> dict[str, Any]:
     """The content of `probe.json`; accuracies are fractions, intervals are 95%."""
 
-    def estimate(correct: NDArray[np.bool_]) -> Estimate:
-        return bootstrap_mean(correct, sweep.group_id, seed=sweep.seed)
+    def estimate(correct: NDArray[np.bool_], spread: float) -> Estimate:
+        return bootstrap_mean(correct, sweep.group_id, seed=sweep.seed, spread=spread)
 
     def scores(decisions: NDArray[np.float64]) -> dict[str, float]:
         calibration = calibrate(sweep.label, decisions)
@@ -38,11 +41,16 @@ def summarise(sweep: ProbeSweep) -> dict[str, Any]:
             "ece": calibration.ece,
         }
 
-    per_layer = [estimate(sweep.correct[:, layer]) for layer in range(sweep.n_layers)]
-    nested = estimate(sweep.correct_nested)
-    pre0 = estimate((sweep.decision_values_pre0 > 0) == sweep.label)
+    per_layer = [estimate(sweep.correct[:, k], s) for k, s in enumerate(sweep.spread)]
+    nested = sweep.estimate_nested(sweep.correct_nested)
+    # How stable it is was not measured there: then the widest one.
+    pre0 = estimate(
+        (sweep.decision_values_pre0 > 0) == sweep.label,
+        cross_validation_spread(1.0, len(sweep.layers_nested)),
+    )
     best = sweep.best_layer
     null, by_layer = _null(sweep)
+    controls, selectivity = _controls(sweep)
     wording = _wording(sweep)
     return {
         "n_items": sweep.n_items,
@@ -58,6 +66,7 @@ def summarise(sweep: ProbeSweep) -> dict[str, Any]:
         "relative_gradient": sweep.relative_gradient,
         "accuracy_nested": nested.value,
         "accuracy_nested_interval": [nested.low, nested.high],
+        "interval_widened_by": sweep.spread_nested,
         "scores_nested": scores(sweep.decision_values_nested),
         "reliability_nested": [
             asdict(part) for part in calibrate(sweep.label, sweep.decision_values_nested).bins
@@ -71,6 +80,8 @@ def summarise(sweep: ProbeSweep) -> dict[str, Any]:
         "majority_class": float(max(sweep.label.mean(), 1 - sweep.label.mean())),
         **null,
         **wording,
+        "control_tasks": controls,
+        "transfer": {t.plan.kind: _transfer(sweep, t) for t in sweep.transfers},
         "verdict": _verdict(null["p_familywise"], wording),
         "by_category": {
             category: float(sweep.correct_nested[[c == category for c in sweep.category]].mean())
@@ -88,6 +99,7 @@ def summarise(sweep: ProbeSweep) -> dict[str, Any]:
                     if name != "accuracy"
                 },
                 **by_layer[layer],
+                **selectivity[layer],
             }
             for layer, e in enumerate(per_layer)
         ],
@@ -111,6 +123,75 @@ def _null(sweep: ProbeSweep) -> tuple[dict[str, Any], list[dict[str, float | Non
     return head | {"p_familywise": test.p_familywise}, rows
 
 
+def _controls(sweep: ProbeSweep) -> tuple[dict[str, Any], list[dict[str, float | None]]]:
+    """The control tasks by kind of type, and their columns in every layer's row."""
+    head: dict[str, Any] = {}
+    rows: list[dict[str, float | None]] = [{} for _ in range(sweep.n_layers)]
+    for kind, types in sweep.control_types.items():
+        right = sweep.control_right[kind]
+        judged = recurring(types, sweep.fold)
+        share = float(judged.mean())
+        columns = (f"control_{kind}", f"selectivity_{kind}")
+        if not right.shape[2]:
+            what = f"types that stand in several folds cover {share:.0%} of the items"
+            head[kind] = {"applicable": False, "why": what if (types >= 0).any() else "not known"}
+            for row in rows:
+                row.update(dict.fromkeys(columns))
+            continue
+        folds = np.arange(right.shape[1])
+        control = right.mean(axis=2) / judged.sum()
+        at_nested = float(control[np.asarray(sweep.layers_nested), folds].sum())
+        task = float(sweep.correct_nested[judged].mean())
+        head[kind] = {
+            "applicable": True,
+            "n_types": len(set(types[judged].tolist())),
+            "share_of_items": share,
+            "draws": right.shape[2],
+            "accuracy": at_nested,
+            "task_accuracy": task,
+            "selectivity": task - at_nested,
+        }
+        own = sweep.correct[judged].mean(axis=0)
+        for row, task_here, control_here in zip(rows, own, control.sum(axis=1), strict=True):
+            row.update(
+                zip(columns, (float(control_here), float(task_here - control_here)), strict=True)
+            )
+    return head, rows
+
+
+def _transfer(sweep: ProbeSweep, transfer: Transfer) -> list[dict[str, Any]]:
+    """One row a held-out value: accuracy on it, beside that of probes that saw others of it."""
+    decisions = transfer.decision_values_nested
+    right = (decisions > 0) == sweep.label
+    values, rows = np.asarray(transfer.plan.value), []
+    for value in dict.fromkeys(transfer.plan.value):
+        inside = values == value
+        part = int(transfer.plan.part[inside][0])
+        groups = [group for group, own in zip(sweep.group_id, inside, strict=True) if own]
+        estimate = bootstrap_mean(right[inside], groups, seed=sweep.seed)
+        rows.append(
+            {
+                "value": value,
+                "n_items": int(inside.sum()),
+                "n_training": int(transfer.plan.training[part].sum()),
+                "layer": int(transfer.layers[part]),
+                "accuracy": estimate.value,
+                "low": estimate.low,
+                "high": estimate.high,
+                "auroc": _auroc(sweep.label[inside], decisions[inside]),
+                "accuracy_within": float(sweep.correct_nested[inside].mean()),
+                "share_true": float(sweep.label[inside].mean()),
+            }
+        )
+    return rows
+
+
+def _auroc(labels: NDArray[np.bool_], decisions: NDArray[np.float64]) -> float | None:
+    if labels.all() or not labels.any():
+        return None
+    return score_decisions(labels, decisions > 0, decisions).auroc
+
+
 def _wording(sweep: ProbeSweep) -> dict[str, Any]:
     """The text baselines, and whether the nested probe beats the best of them."""
     correct = {name: (values > 0) == sweep.label for name, values in sweep.baselines.items()}
@@ -129,7 +210,7 @@ def _wording(sweep: ProbeSweep) -> dict[str, Any]:
         "text_baselines": accuracy,
         "text_baseline": best,
         "text_baseline_accuracy": accuracy[best],
-        "gain_over_text": asdict(bootstrap_mean(gain, sweep.group_id, seed=sweep.seed)),
+        "gain_over_text": asdict(sweep.estimate_nested(gain)),
         "p_beyond_wording": sign_flip_p(gain, sweep.group_id, seed=sweep.seed),
     }
 
@@ -169,7 +250,11 @@ def write_sweep(folder: Path, sweep: ProbeSweep) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     # The summary is the sign that a folder is finished, so an old one goes first.
     (folder / "probe.json").unlink(missing_ok=True)
+    (folder / "transfer.csv").unlink(missing_ok=True)
     write_arrays(folder / "probes.h5", sweep)
     write_csv(folder / "layers.csv", summary["layers"])
+    rows = [{"held_out": k, **row} for k, table in summary["transfer"].items() for row in table]
+    if rows:
+        write_csv(folder / "transfer.csv", rows)
     write_json(folder / "probe.json", summary)
     return summary

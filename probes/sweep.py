@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from activations import ActivationCache
 from interp.errors import ProbeError
 from interp.items import Item
-from interp.vocabulary import Grouping, Solver
+from interp.vocabulary import Grouping, Solver, TransferKind
 from probes.baselines import text_baselines
-from probes.layer import C_GRID, decide_layer, solver_named
+from probes.control import control_tasks, count_right
+from probes.layer import C_GRID, LayerFit, decide_layer, solver_named
 from probes.permutation import Scheme, choose_scheme, draw_labels
 from probes.results import ProbeSweep
 from probes.splits import check_folds, make_folds
+from probes.transfer import Transfer, plan_transfer, run_transfer
 
 __all__ = ["sweep_layers"]
 
@@ -33,6 +35,8 @@ def sweep_layers(
     device: str = "cpu",
     n_permutations: int = 0,
     items: Sequence[Item] | None = None,
+    wording: bool = True,
+    transfer: Sequence[TransferKind] = (),
     progress: Callable[[int], None] = lambda _: None,
 ) -> ProbeSweep:
     """Probe every layer of a cache under the same folds.
@@ -51,7 +55,10 @@ def sweep_layers(
         solver: `batched` or `sklearn`.
         device: torch device of the batched solver; `auto` takes a GPU.
         n_permutations: label permutations for the null scores.
-        items: with their texts, for the text baselines; None leaves these out.
+        items: with their texts and types, for text baselines and control tasks; None leaves these
+            out.
+        wording: whether text baselines are wanted.
+        transfer: `category` and `template`, what to hold out in turn (`template` needs `items`).
         progress: called once a layer (and once for the embedding stream).
 
     Raises:
@@ -82,30 +89,47 @@ def sweep_layers(
         )
     gradients: list[float] = []
 
-    def fit(
-        activations: NDArray[np.float32], columns: NDArray[np.bool_], *, inner: bool
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    def fit(activations: NDArray[np.float32], columns: NDArray[np.bool_], inner: int) -> LayerFit:
         found = decide_layer(activations, columns, folds, strengths, decide, inner=inner)
         if found.relative_gradient is not None:
             gradients.append(found.relative_gradient)
-        return found.decisions, found.inner_accuracy, found.C
+        return found
+
+    tasks = {} if items is None else control_tasks(items, folds, seed=seed)
+    values = {
+        "category": cache.category,
+        "template": [item.template for item in items] if items else [None] * cache.n_items,
+    }
+    plans = [plan_transfer(k, values[k], labels, groups, folds, seed=seed) for k in transfer]
+    carried: list[list[tuple[NDArray[np.float64], NDArray[np.float64]]]] = [[] for _ in plans]
+    # All label vectors of a layer go together: they share its Gram matrices.
+    parts = [labels[:, None], permuted, *(task.labels for task in tasks.values())]
+    columns = np.concatenate(parts, axis=1)
+    ends = np.cumsum([part.shape[1] for part in parts])[:-1]
+    control_right: dict[str, list[NDArray[np.int64]]] = {name: [] for name in tasks}
 
     n_folds = int(folds.max()) + 1
     decisions = np.empty((cache.n_items, cache.n_layers))
     inner_accuracy = np.empty((n_folds, cache.n_layers))
+    instability = np.empty((n_folds, cache.n_layers))
     used = np.empty((cache.n_layers, n_folds))
     null_scores = np.empty((cache.n_layers, n_permutations))
     for layer in range(cache.n_layers):
         activations = _finite(cache.resid_post(layer), f"layer {layer}", cache.item_id)
-        own, accuracy, strength = fit(activations, labels[:, None], inner=True)
-        decisions[:, layer], inner_accuracy[:, layer] = own[:, 0], accuracy[:, 0]
-        used[layer] = strength[:, 0]
-        if n_permutations:
-            said = fit(activations, permuted, inner=False)[0] > 0
-            null_scores[layer] = (said == permuted).mean(axis=0)
+        found = fit(activations, columns, 1)
+        decisions[:, layer] = found.decisions[:, 0]
+        inner_accuracy[:, layer] = found.inner_accuracy[:, 0]
+        instability[:, layer] = found.instability[:, 0]
+        used[layer] = found.C[:, 0]
+        _, by_permuted, *by_control = np.split(found.decisions > 0, ends, axis=1)
+        null_scores[layer] = (by_permuted == permuted).mean(axis=0)
+        for (name, task), said in zip(tasks.items(), by_control, strict=True):
+            control_right[name].append(count_right(task, said, folds))
+        for plan, by_layer in zip(plans, carried, strict=True):
+            by_layer.append(run_transfer(plan, activations, labels, folds, strengths, decide))
         progress(1)
     pre0 = _finite(cache.resid_pre0(), "the embedding stream", cache.item_id)
-    decision_pre0 = fit(pre0, labels[:, None], inner=False)[0][:, 0]
+    decision_pre0 = fit(pre0, labels[:, None], 0).decisions[:, 0]
     progress(1)
     return ProbeSweep(
         item_id=cache.item_id,
@@ -119,6 +143,7 @@ def sweep_layers(
         # argmax takes the earliest of equally good layers.
         layers_nested=tuple(int(layer) for layer in inner_accuracy.argmax(axis=1)),
         inner_accuracy=inner_accuracy,
+        instability=instability,
         seed=seed,
         grouping=grouping,
         manifest=cache.manifest,
@@ -127,7 +152,17 @@ def sweep_layers(
         relative_gradient=max(gradients, default=None),
         scheme=scheme,
         null_scores=null_scores,
-        baselines={} if items is None else text_baselines(items, labels, folds),
+        transfers=tuple(
+            Transfer(
+                plan,
+                np.stack([decided for decided, _ in by_layer], axis=1),
+                np.stack([accuracy for _, accuracy in by_layer], axis=1),
+            )
+            for plan, by_layer in zip(plans, carried, strict=True)
+        ),
+        control_types={name: task.types for name, task in tasks.items()},
+        control_right={name: np.stack(counts) for name, counts in control_right.items()},
+        baselines=text_baselines(items, labels, folds) if items and wording else {},
     )
 
 

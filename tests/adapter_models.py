@@ -20,17 +20,16 @@ from transformers import (
 
 
 def llama(**changes: Any) -> torch.nn.Module:
-    config = LlamaConfig(
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        intermediate_size=24,
-        vocab_size=40,
-        attention_bias=True,
-        **changes,
-    )
-    return AutoModelForCausalLM.from_config(config)
+    usual: dict[str, Any] = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "intermediate_size": 24,
+        "vocab_size": 40,
+        "attention_bias": True,
+    }
+    return AutoModelForCausalLM.from_config(LlamaConfig(**(usual | changes)))
 
 
 def tied() -> torch.nn.Module:

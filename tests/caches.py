@@ -12,13 +12,19 @@ __all__ = ["Cache"]
 class Cache:
     """A cache in memory: what sweeps and directions read of an `ActivationCache`."""
 
-    def __init__(self, layers: np.ndarray, labels: np.ndarray, groups: list[str]) -> None:
+    def __init__(
+        self,
+        layers: np.ndarray,
+        labels: np.ndarray,
+        groups: list[str],
+        categories: list[str] | None = None,
+    ) -> None:
         self.layers = layers.astype(np.float32)
         self.n_items, self.n_layers, self.d_model = layers.shape
         self.label = labels.astype(np.int8)
         self.group_id = tuple(groups)
         self.item_id = tuple(f"i{index}" for index in range(self.n_items))
-        self.category = ("c",) * self.n_items
+        self.category = tuple(categories or ["c"] * self.n_items)
         self.resid_norm = np.ones((self.n_items, self.n_layers), np.float32)
         self.manifest: dict[str, Any] = {
             "model": {"model_id": "m"},

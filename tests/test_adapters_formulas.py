@@ -23,6 +23,7 @@ from adapter_models import (
     turned_experts,
     vera,
 )
+from safetensors.torch import load_file
 
 from interp.adapters.base import open_base
 from interp.adapters.config import AdapterConfig
@@ -222,6 +223,30 @@ def test_delta_equals_merged_minus_base(case: str, tmp_path: Path) -> None:
     for name, delta in found.items():
         error = (delta.double() - expected[name]).norm()
         assert error <= 1e-5 * max(float(expected[name].norm()), 1e-6), name
+
+
+def test_boft_with_several_butterfly_factors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PEFT falls back to one factor where its extension is not compiled."""
+    from peft.tuners.boft import layer
+
+    monkeypatch.setattr(layer, "get_fbd_cuda", lambda: object())
+    monkeypatch.setattr(layer, "FastBlockDiag", _BlockDiagonal)
+    config = peft.BOFTConfig(boft_block_size=2, boft_n_butterfly_factor=3, target_modules=Q)
+    expected = save_case(tmp_path, llama, config)
+    saved = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    assert {len(t) for n, t in saved.items() if "boft_R" in n} == {3}
+    for name, delta in computed(tmp_path, expected).items():
+        assert (delta - expected[name]).norm() <= 1e-5 * expected[name].norm(), name
+
+
+class _BlockDiagonal:
+    """What the extension computes: blocks put on the diagonal, for each factor."""
+
+    @staticmethod
+    def apply(blocks: torch.Tensor) -> torch.Tensor:
+        return torch.stack([torch.block_diag(*factor) for factor in blocks])
 
 
 def test_the_comparison_sees_a_wrong_scaling(

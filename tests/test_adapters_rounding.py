@@ -8,7 +8,7 @@ from pathlib import Path
 import peft
 import pytest
 import torch
-from adapter_models import Convolutions, llama, save_case, tied, vera
+from adapter_models import Convolutions, llama, save_case, vera
 from safetensors.torch import load_file, save_file
 from test_adapters_verdicts import codes, one, rewrite
 
@@ -126,17 +126,3 @@ def test_a_base_that_was_given_is_not_asked_for(tmp_path: Path) -> None:
     assert "base_quantized" in codes(audit)
     assert "--base" not in audit.summary
     assert all(f.code != "needs_base" for f in audit.findings)
-
-
-def test_a_tied_base_and_two_ends(tmp_path: Path) -> None:
-    """PEFT's merge adds both updates to the one tensor; loaded, each end has its own."""
-    config = peft.LoraConfig(r=2, target_modules=["embed_tokens", "lm_head"])
-    save_case(tmp_path, tied, config, scale=0.1)
-    audit = one(tmp_path / "adapter", base=tmp_path / "base")
-    (found,) = (f for f in audit.findings if f.code == "tied_embeddings")
-    assert "a merge adds both" in found.message
-    one_end = peft.LoraConfig(r=2, target_modules=["embed_tokens"])
-    save_case(tmp_path / "one", tied, one_end, scale=0.1)
-    audit = one(tmp_path / "one" / "adapter", base=tmp_path / "one" / "base")
-    (found,) = (f for f in audit.findings if f.code == "tied_embeddings")
-    assert "a merge changes both" in found.message

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,14 @@ from adapter_models import llama, save_case, tied
 from safetensors.torch import load_file, save_file
 
 from interp.adapters import AdapterAudit, audit_path, audit_to_json
-from interp.adapters.thresholds import NEGLIGIBLE_RHO, WEAK_RHO
+from interp.adapters.thresholds import (
+    EXTREME_RHO,
+    NEGLIGIBLE_DELTA,
+    NEGLIGIBLE_RHO,
+    WEAK_DELTA,
+    WEAK_RHO,
+)
+from interp.adapters.verdict import judge
 from interp.errors import AdapterError
 
 L = peft.LoraConfig
@@ -435,5 +443,18 @@ def test_findings_of_the_budget(trained: Path) -> None:
     assert not codes_at(walk * 1e6) & {"lr_capped", "budget_exceeded"}
 
 
-def test_thresholds_are_ordered() -> None:
-    assert NEGLIGIBLE_RHO < WEAK_RHO
+def test_verdicts_change_exactly_at_their_thresholds(trained: Path) -> None:
+    """The named constants are the ones that decide: just below and just above each."""
+    names = ["negligible", "weak", "effective", "extreme"]
+    limits = ((NEGLIGIBLE_RHO, WEAK_RHO, EXTREME_RHO), (NEGLIGIBLE_DELTA, WEAK_DELTA))
+    (module,) = one(trained / "adapter", base=trained / "base").modules[:1]
+    for by_base, levels in zip((True, False), limits, strict=True):
+        for place, limit in enumerate(levels):
+            for factor, verdict in ((1 - 1e-6, names[place]), (1 + 1e-6, names[place + 1])):
+                size = {"relative": limit * factor} if by_base else {"relative": None}
+                audit = replace(module, max_abs_delta=limit * factor, **size)
+                assert judge([audit], [], indeterminate=False).verdict == verdict
+    # A quarter of bfloat16's half-ulp at 0.02, and two ulps: what the constants stand for.
+    ulp = 2.0**-6 * torch.finfo(torch.bfloat16).eps
+    assert pytest.approx(ulp / 8, rel=0.02) == NEGLIGIBLE_DELTA
+    assert pytest.approx(2 * ulp, rel=0.02) == WEAK_DELTA

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from attaching import save_adapter
 from commands import invoke, ok, refused
+from mast_files import mast_records, write_mast
 
 from experiments.cli import app
 from experiments.readouts import gap_verdict
@@ -277,7 +278,7 @@ def test_every_example_in_the_help_works(
         *("sources", "items", "extract", "probe", "direction", "steer", "answer", "demo"),
         *("cache info", "cache verify", "cache merge", "cache export", "drift", "behave report"),
         "probe-compare",
-        *("run expression-gap", "adapters audit", "adapters compare"),
+        *("run expression-gap", "adapters audit", "adapters compare", "mast inventory"),
         *("unco build", "unco play", "unco report", "run noticed-but-silent"),
     }
     # The alias stands for a tiny model here; everything else is as printed.
@@ -287,13 +288,14 @@ def test_every_example_in_the_help_works(
         model.save_pretrained(tmp_path / name)
         tokenizer.save_pretrained(tmp_path / name)
     save_adapter(model, tmp_path / "runs" / "grpo")
+    write_mast(tmp_path / "traces.json", mast_records(400_000))
     monkeypatch.setattr(
         "activations.spec._locate", lambda _: ("local", str(folder), "smollm2", None)
     )
     monkeypatch.chdir(tmp_path)
     order = (
         *("sources", "items", "extract", "probe", "probe-compare", "direction", "steer", "answer"),
-        *("drift", "cache", "run", "adapters", "behave", "unco", "demo"),
+        *("drift", "cache", "run", "adapters", "behave", "mast", "unco", "demo"),
     )
     # What a command reads, an earlier example has written.
     names = sorted(found, key=lambda name: order.index(name.split()[0]))
@@ -554,7 +556,8 @@ def test_the_python_example_of_the_readme_works(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     readme = (Path(__file__).resolve().parents[1] / "README.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", readme, flags=re.S)
+    # The first block is a whole program; the others are fragments of the documentation's tests.
+    code = re.findall(r"```python\n(.*?)```", readme, flags=re.S)[0]
     monkeypatch.setattr(
         "activations.spec._locate", lambda _: ("local", str(model_folder), "smollm2", None)
     )

@@ -78,6 +78,17 @@ def test_the_table_says_what_to_quote_and_what_follows(cache: Path, tmp_path: Pa
     assert "text alone" not in bare.stdout
 
 
+def test_held_out_categories_and_the_control_task_are_printed(cache: Path, tmp_path: Path) -> None:
+    base = ("probe", cache, "--permutations", 0, "--no-text-baselines", "--out", tmp_path / "p")
+    printed = ok(*base, "--transfer", "category,template").stdout.replace("\n", " ")
+    for words in ("Each category held out", "Each template held out", "capitals", "not applicable"):
+        assert words in printed, words
+    assert "types that recur across folds)" in printed
+    summary = json.loads((tmp_path / "p" / "probe.json").read_text())
+    assert set(summary["transfer"]) == {"category", "template"}
+    assert len(summary["transfer"]["category"]) == 4
+
+
 def test_folds_from_a_file(cache: Path, folder: Path, tmp_path: Path) -> None:
     sweep = read_sweep(folder)
     given = {item: int(4 - fold) for item, fold in zip(sweep.item_id, sweep.fold, strict=True)}
@@ -125,6 +136,7 @@ def test_a_direction_from_probe_weights(cache: Path, folder: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["--transfer", "topic"], "--transfer has 'topic'; expected category or template"),
         (["--C", "big"], "--C is 'big'; expected a positive number"),
         (["--C", "0"], "expected a positive number"),
         (["--C", "nan"], "expected a positive number"),

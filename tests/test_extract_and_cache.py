@@ -1,9 +1,4 @@
-import os
-import random
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +10,11 @@ import pytest
 import torch
 
 from activations import ActivationCache, HFBackend, describe_source, extract
-from activations.cache import CacheWriter, verify
-from activations.extraction import manifest_of
+from activations.cache import verify
 from interp import Item, load_items, open_source
 from interp.errors import CacheError, ModelError
 from interp.files import partial_path
 
-ROOT = Path(__file__).resolve().parents[1]
 SOURCE = open_source("facts")
 
 
@@ -172,80 +165,6 @@ def test_a_run_that_stops_goes_on_where_it_was(
         np.testing.assert_array_equal(values, arrays(tmp_path / "whole.h5")[name], err_msg=name)
 
 
-CHILD = """
-import sys
-import torch
-torch.set_num_threads(1)
-from pathlib import Path
-from activations import ModelSpec, describe_source, extract, load_backend
-from interp import load_items, open_source
-folder, out = sys.argv[1:]
-source = open_source("facts")
-items = load_items(source, n=400, seed=2)
-backend = load_backend(ModelSpec.parse(folder, device="cpu"))
-def progress(done):
-    print("batch", flush=True)
-extract(backend, items, Path(out), source=describe_source(source, items, view=None, seed=2),
-        batch_tokens=300, progress=progress).close()
-"""
-
-
-def test_a_killed_extraction_resumes_to_the_same_file(tmp_path: Path, model_folder: Path) -> None:
-    environment = dict(os.environ, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1")
-
-    def start(out: Path) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(model_folder), str(out)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-
-    whole = start(tmp_path / "whole.h5")
-    lines, _ = whole.communicate(timeout=300)
-    assert whole.returncode == 0
-    n_batches = lines.count("batch") - 1
-    assert n_batches > 50
-
-    killed = tmp_path / "killed.h5"
-    moments = random.Random(0)
-    for _ in range(3):
-        child = start(killed)
-        assert child.stdout is not None
-        # Wait for a random batch, then kill at a random moment within the next ones.
-        for _ in range(moments.randrange(2, n_batches // 4)):
-            child.stdout.readline()
-        try:
-            child.wait(timeout=moments.random() * 0.02)
-        except subprocess.TimeoutExpired:
-            child.send_signal(signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
-        assert child.returncode == -signal.SIGKILL
-        assert not killed.exists()
-        with ActivationCache.open(partial_path(killed), allow_unfinished=True) as cache:
-            assert 0 < cache.done.sum() < cache.n_items
-            assert np.isfinite(cache.resid_post(2)[cache.done]).all()
-    last = start(killed)
-    last.communicate(timeout=300)
-    assert last.returncode == 0
-    first, second = arrays(tmp_path / "whole.h5"), arrays(killed)
-    assert first.keys() == second.keys()
-    for name in first:
-        if first[name].dtype.kind == "f":
-            # Resuming makes other batches, and a batch's shape may change float32 rounding.
-            np.testing.assert_allclose(second[name], first[name], rtol=1e-4, atol=1e-5)
-        else:
-            np.testing.assert_array_equal(second[name], first[name])
-
-
-def manifests(backend: HFBackend, facts: tuple[Item, ...]) -> dict[str, Any]:
-    verdicts = backend.verdict_ids(backend.tokenize(facts))
-    return manifest_of(
-        backend, described(facts), verdicts, token_rule="last_prompt", store="float32"
-    )
-
-
 @pytest.mark.parametrize("unfinished", [False, True])
 @pytest.mark.parametrize(
     ("change", "field"),
@@ -302,32 +221,6 @@ def test_other_package_versions_reopen_a_finished_file_but_do_not_resume(
     path.rename(partial_path(path))
     with pytest.raises(CacheError, match=r"versions\.torch"):
         extract(tiny_backend(), facts, path, source=described(facts))
-
-
-def test_one_writer_at_a_time(
-    tmp_path: Path, tiny_backend: Callable[..., HFBackend], facts: tuple[Item, ...]
-) -> None:
-    backend = tiny_backend()
-    options: dict[str, Any] = {
-        "manifest": manifests(backend, facts),
-        "items": facts,
-        "prompts": backend.tokenize(facts),
-        "n_layers": 3,
-        "d_model": 32,
-    }
-    code = (
-        "import sys\nfrom activations.cache import *\nfrom pathlib import Path\n"
-        "import h5py\ntry:\n    h5py.File(sys.argv[1], 'r+')\nexcept OSError:\n    print('locked')"
-    )
-    with CacheWriter.open(tmp_path / "c.h5", **options):
-        run = subprocess.run(
-            [sys.executable, "-c", code, str(partial_path(tmp_path / "c.h5"))],
-            capture_output=True,
-            text=True,
-            env=dict(os.environ, PYTHONPATH=str(ROOT)),
-            check=False,
-        )
-    assert run.stdout.strip() == "locked", run.stderr
 
 
 def test_overflow_is_an_error_that_names_layer_and_item(

@@ -10,7 +10,10 @@ from sklearn.preprocessing import StandardScaler
 
 from interp.errors import ProbeError
 from probes import fit_probe
-from probes.batched import decide_held_out
+from probes.batched import _standardised, decide_held_out
+from probes.dual import solve_path
+from probes.linear import gram_matrix
+from probes.newton import DECISION_ERROR, RELATIVE_GRADIENT
 
 STRENGTHS = (0.001, 0.01, 1.0, 100.0)
 
@@ -108,9 +111,36 @@ def test_the_certificate_is_reported_and_a_fit_that_does_not_converge_is_an_erro
     train, held = torch.from_numpy(x[:50]), torch.from_numpy(x[50:])
     labels = torch.from_numpy(y[:50, None])
     assert decide_held_out(train, held, labels, (1.0,)).relative_gradient <= 1e-7
+    # The quick way hands over what it cannot solve; the robust one gives up loudly.
+    monkeypatch.setattr("probes.dual._MAX_STEPS", 2)
+    handed_over = decide_held_out(train, held, labels, (1.0,))
+    assert handed_over.relative_gradient <= 1e-7
     monkeypatch.setattr("probes.newton._MAX_STEPS", 3)
     with pytest.raises(ProbeError, match=r"C = 1 did not converge.*smaller C"):
         decide_held_out(train, held, labels, (1.0,))
+
+
+def test_the_quick_way_and_the_robust_one_agree_and_the_quick_one_is_taken() -> None:
+    rng = np.random.default_rng(6)
+    x, y = problem(rng, 70, 100, share=0.3, twist="plain")
+    train, held = torch.from_numpy(x[:60]), torch.from_numpy(x[60:])
+    labels = torch.from_numpy(y[:60, None])
+    quick = decide_held_out(train, held, labels, STRENGTHS)
+    features, _ = _standardised(train, held)
+    path = solve_path(
+        gram_matrix(features).numpy(),
+        y[:60],
+        STRENGTHS,
+        decision_error=DECISION_ERROR,
+        relative_gradient=RELATIVE_GRADIENT,
+    )
+    assert path is not None
+    assert path[2] == quick.relative_gradient
+    # Five columns are beyond what is solved one by one.
+    robust = decide_held_out(train, held, labels.repeat(1, 5), STRENGTHS)
+    for values in robust.values.unbind(dim=2):
+        scale = float(values.abs().max())
+        assert float((values - quick.values[:, :, 0]).abs().max()) <= 3e-4 * scale
 
 
 @pytest.mark.parametrize("strength", [0.0, -1.0, float("nan"), float("inf")])

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import t
 from sklearn import metrics
 
 from interp.statistics import (
     bootstrap_mean,
     bootstrap_means,
     calibrate,
+    cross_validation_spread,
     mcnemar_exact,
     out_of_fold_threshold,
     score_decisions,
@@ -38,9 +40,9 @@ def test_group_bootstrap_of_constant_groups_is_the_bootstrap_of_group_means() ->
     values = np.repeat(group_values, 10)
     groups = [str(index) for index in np.repeat(np.arange(40), 10)]
     estimate = bootstrap_mean(values, groups, seed=0)
-    half_width = 1.96 * group_values.std() / np.sqrt(40)
+    half_width = t.ppf(0.975, 39) * group_values.std(ddof=1) / np.sqrt(40)
     assert estimate.value == pytest.approx(values.mean())
-    assert (estimate.high - estimate.low) / 2 == pytest.approx(half_width, rel=0.05)
+    assert (estimate.high - estimate.low) / 2 == pytest.approx(half_width, rel=0.03)
     # The control: without groups the interval is far too narrow.
     naive = bootstrap_mean(values, [str(index) for index in range(400)], seed=0)
     assert (naive.high - naive.low) < 0.5 * (estimate.high - estimate.low)
@@ -54,8 +56,43 @@ def test_group_bootstrap_covers_the_truth() -> None:
         values = np.repeat(rng.random(50) < 0.7, 4).astype(float)
         estimate = bootstrap_mean(values, groups, seed=repetition)
         covered += estimate.low <= 0.7 <= estimate.high
-    # 95% nominal; a percentile interval of 50 groups is a little narrow.
-    assert 180 <= covered <= 200
+    # 95% nominal.
+    assert 183 <= covered <= 198
+
+
+def test_few_groups_get_an_interval_that_still_covers() -> None:
+    rng = np.random.default_rng(2)
+    covered, percentile = 0, 0
+    for repetition in range(400):
+        values = rng.normal(size=6)
+        estimate = bootstrap_mean(values, list("abcdef"), seed=repetition)
+        covered += estimate.low <= 0 <= estimate.high
+        means = values[rng.integers(6, size=(500, 6))].mean(axis=1)
+        low, high = np.quantile(means, [0.025, 0.975])
+        percentile += low <= 0 <= high
+    assert covered >= 372
+    # The control: the quantiles alone are those of a far smaller interval.
+    assert percentile < covered - 10
+
+
+def test_one_group_says_nothing_and_no_interval_leaves_the_range() -> None:
+    alone = bootstrap_mean([1, 1, 0, 1], ["a"] * 4, seed=0)
+    assert (alone.value, alone.low, alone.high) == (0.75, 0.0, 1.0)
+    pair = bootstrap_mean([1, 1, 0, 1], ["a", "a", "b", "b"], seed=0, spread=1.28)
+    assert (pair.low, pair.high) == (0.0, 1.0)
+
+
+def test_the_spread_of_cross_validation() -> None:
+    # Noise: K − 2 of K − 1 terms are kept, at an angle whose cosine is the root of their ratio.
+    for n_folds, by_noise in ((5, 1 / 6), (3, 1 / 4)):
+        assert cross_validation_spread(0, n_folds) == 1
+        full = cross_validation_spread(by_noise, n_folds)
+        assert full == pytest.approx(np.sqrt(1 + 2 / np.pi))
+        assert cross_validation_spread(1, n_folds) == pytest.approx(full)
+    groups = [str(index) for index in range(200)]
+    plain, wider = (bootstrap_mean(np.arange(200) % 2, groups, seed=0, spread=s) for s in (1, 1.2))
+    assert wider.high - 0.5 == pytest.approx(1.2 * (plain.high - 0.5))
+    assert wider.value - wider.low == pytest.approx(1.2 * (plain.value - plain.low))
 
 
 def test_intervals_are_reproducible() -> None:

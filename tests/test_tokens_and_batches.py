@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from activations.batches import plan_batches, run_batches
+from activations.batches import Halvings, plan_batches, run_batches
 from activations.tokens import pad, render, tokenize, verdict_ids
 from interp import Item, Message
 from interp.errors import ItemError, ModelError
@@ -223,10 +223,15 @@ def test_a_batch_that_does_not_fit_is_halved() -> None:
             raise torch.OutOfMemoryError("does not fit")
         return sum(index)
 
-    done = list(run_batches([list(range(8)), [8, 9]], run))  # type: ignore[arg-type]
-    assert [index for index, _ in done] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+    halvings = Halvings()
+    done = list(run_batches([list(range(8)), [8, 9]], run, halvings))  # type: ignore[arg-type]
+    assert [index for index, _ in done] == [[0, 1], [2, 3], [4, 5], [6, 7], [8], [9]]
     assert sum(result for _, result in done) == 45
-    assert tried == [8, 4, 2, 2, 4, 2, 2, 2]
+    # What did not fit is not tried again, in this call or in a later one of the run.
+    assert tried == [8, 4, 2, 2, 2, 2, 1, 1]
+    tried.clear()
+    assert len(list(run_batches([list(range(8))], run, halvings))) == 4  # type: ignore[arg-type]
+    assert tried == [2, 2, 2, 2]
 
 
 def test_one_sequence_that_does_not_fit_is_an_error() -> None:

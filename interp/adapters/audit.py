@@ -13,7 +13,7 @@ from interp.adapters.against import about_base, about_saved
 from interp.adapters.base import BaseModel, live_base, open_base
 from interp.adapters.budget import Budget, live_budget, read_budget
 from interp.adapters.findings import Finding
-from interp.adapters.full import FULL, full_files, full_updates
+from interp.adapters.full import FULL, about_full, full_checkpoints, full_updates
 from interp.adapters.initial import initial_updates, read_initial, subtracted
 from interp.adapters.locate import AdapterFolder, find_adapters
 from interp.adapters.read import OpenAdapter, adapter_of, open_adapter, read_updates
@@ -57,9 +57,13 @@ def audit_path(
     try:
         folders = find_adapters(Path(path))
     except AdapterError:
-        if base is None or not full_files(Path(path)):
+        whole = () if base is None else full_checkpoints(Path(path))
+        if base is None or not whole:
             raise
-        return (audit_full(Path(path), base=base, device=device, progress=progress),)
+        return tuple(
+            audit_full(folder, base=base, step=step, device=device, progress=progress)
+            for folder, step in whole
+        )
     return tuple(
         audit_adapter(folder, base=base, initial=initial, device=device, progress=progress)
         for folder in folders
@@ -186,10 +190,18 @@ def audit_full(
     folder: Path,
     *,
     base: Path | str,
+    step: int | None = None,
     device: str = "cpu",
     progress: Callable[[str], None] = lambda _: None,
 ) -> AdapterAudit:
     """Audit a full fine-tune: the difference of two model folders, streamed.
+
+    Args:
+        folder: of the fine-tuned model.
+        base: of the model that it started from.
+        step: N, where the folder is a `checkpoint-N`.
+        device: where the arithmetic runs.
+        progress: called with the name of each parameter that is done.
 
     Raises:
         AdapterError: one of them cannot be read.
@@ -200,7 +212,8 @@ def audit_full(
         )
         updates = full_updates(tuned.tensors, opened_base)
         modules, found = measure_all(updates, "", device, progress)
-    return _concluded(folder, FULL, None, modules, findings + found, budget, base_given=True)
+        found += about_full(opened_base, modules)
+    return _concluded(folder, FULL, step, modules, findings + found, budget, base_given=True)
 
 
 def _concluded(

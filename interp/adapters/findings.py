@@ -35,6 +35,11 @@ CODES: Final[dict[str, tuple[Severity, bool, str]]] = {
     "config_missing": (_E, True, "Copy adapter_config.json from the run, or save again."),
     "config_unreadable": (_E, True, "Save the adapter again with save_pretrained."),
     "weights_missing": (_E, True, "Copy adapter_model.safetensors from the run, or save again."),
+    "sharded_weights": (
+        _E,
+        True,
+        "PEFT loads one file: join the parts into adapter_model.safetensors, or save again.",
+    ),
     "weights_unreadable": (_E, True, "The file is damaged or cut short: copy it again."),
     "unsafe_pickle": (_E, True, "Do not load it. Ask for the adapter as safetensors."),
     "foreign_format": (_E, True, "Convert it to the PEFT format first."),
@@ -95,6 +100,7 @@ CODES: Final[dict[str, tuple[Severity, bool, str]]] = {
         "They stay as the base has them: save again from the live model, or correct the targets.",
     ),
     "module_absent_from_base": (_E, True, "Give the base model that the adapter was trained on."),
+    "another_base": (_E, True, "Give the model that the fine-tune started from."),
     "shape_differs_from_base": (_E, True, "Give the base model that the adapter was trained on."),
     "adapter_name_in_key": (
         _W,

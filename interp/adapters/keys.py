@@ -8,11 +8,22 @@ from typing import Final
 
 from interp.adapters.findings import Finding, finding, named
 
-__all__ = ["PREFIX", "ParsedKey", "foreign_keys", "key_findings", "layer_of", "parse_key"]
+__all__ = [
+    "PREFIX",
+    "SHARED",
+    "ParsedKey",
+    "foreign_keys",
+    "key_findings",
+    "layer_of",
+    "parse_key",
+]
 
 PREFIX: Final = "base_model.model."
 
 _WRAPPERS: Final = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+
+SHARED: Final = ("vera_A", "vera_B", "randlora_A", "randlora_B")
+"""Tensors that all modules of an adapter share."""
 
 _PARTS: Final = frozenset(
     [
@@ -139,7 +150,14 @@ def key_findings(keys: list[ParsedKey]) -> list[Finding]:
         findings.append(
             finding("wrapper_segments", f"{len(wrapped)} keys hold {named(names)}: {wrapped[0]}.")
         )
-    bare = [parsed.key for parsed in keys if not parsed.prefixed and not parsed.wrappers]
+    bare = [
+        parsed.key
+        for parsed in keys
+        if not parsed.prefixed
+        and not parsed.wrappers
+        # Bases that all modules share lie one level up, on the tuner itself.
+        and not (parsed.part in SHARED and parsed.key.startswith("base_model."))
+    ]
     if bare:
         findings.append(
             finding("missing_prefix", f"{len(bare)} keys lack '{PREFIX}': {named(bare, 2)}.")

@@ -9,15 +9,18 @@ from typing import Final
 
 from interp.errors import AdapterError
 
-__all__ = ["AdapterFolder", "find_adapters"]
+__all__ = ["AdapterFolder", "checkpoints", "find_adapters", "step_of"]
 
 CONFIG: Final = "adapter_config.json"
 _WEIGHTS: Final = ("adapter_model.safetensors", "adapter_model.bin")
-# Of other tools: named in the findings, never read as if they were PEFT's.
-_FOREIGN: Final = (
-    "adapters.safetensors",
-    "pytorch_lora_weights.safetensors",
-    "pytorch_lora_weights.bin",
+# Of other tools, or of PEFT's kind under a name that it does not load: named in the findings,
+# never read as if they were PEFT's. Whole models (`model-00001-of-…`, a GGUF file of a model) are
+# no such files.
+_FOREIGN: Final = re.compile(
+    r"(?ix) adapters?\.(safetensors|npz|bin|pt|pth|ckpt|gguf|msgpack)"
+    r"| pytorch_lora_weights\.(safetensors|bin)"
+    r"| adapter_model.*\.(safetensors|bin|pt|pth|ckpt|gguf|npz|msgpack|h5|json)"
+    r"| .*(adapter|lora).*\.gguf"
 )
 _CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)")
 
@@ -30,7 +33,7 @@ class AdapterFolder:
         path: the folder.
         config: its `adapter_config.json`, which may not exist.
         weights: the file that PEFT would load, None if there is none.
-        foreign: a file of another tool's format, None if there is none.
+        foreign: a file of another tool, or one that PEFT does not load, None if there is none.
         step: N of a `checkpoint-N` folder, else None.
         trainer_state: `trainer_state.json` of this adapter's run, None if there is none.
     """
@@ -54,7 +57,7 @@ def find_adapters(path: Path) -> tuple[AdapterFolder, ...]:
     if not path.exists():
         raise AdapterError(f"There is no {path}. Give an adapter folder, a checkpoint or a run.")
     if path.is_file():
-        if path.name not in (*_WEIGHTS, *_FOREIGN, CONFIG):
+        if path.name not in (*_WEIGHTS, CONFIG) and not _FOREIGN.fullmatch(path.name):
             raise AdapterError(
                 f"{path} is no adapter file; expected a folder with {CONFIG} and {_WEIGHTS[0]}."
             )
@@ -62,9 +65,10 @@ def find_adapters(path: Path) -> tuple[AdapterFolder, ...]:
     found = _below(path)
     if found:
         return tuple(found)
-    if any(path.glob("model*.safetensors")) or (path / "pytorch_model.bin").is_file():
+    whole = [folder for folder in (path, *(f for _, f in checkpoints(path))) if _is_model(folder)]
+    if whole:
         raise AdapterError(
-            f"{path} holds a full model, not an adapter. Give the adapter that was trained "
+            f"{whole[0]} holds a full model, not an adapter. Give the adapter that was trained "
             f"on it, or the base model too (--base), to compare the two models."
         )
     raise AdapterError(
@@ -73,19 +77,33 @@ def find_adapters(path: Path) -> tuple[AdapterFolder, ...]:
     )
 
 
+def _is_model(folder: Path) -> bool:
+    return any(folder.glob("model*.safetensors")) or any(folder.glob("pytorch_model*.bin"))
+
+
 def _below(path: Path) -> list[AdapterFolder]:
     """Adapters in `path`, in its checkpoints, and in its named subfolders."""
-    checkpoints = sorted(
-        (int(match[1]), folder)
+    steps = checkpoints(path)
+    found = [adapter for step, folder in steps for adapter in _in_folder(folder, step, folder)]
+    last = steps[-1][1] if steps else None
+    return found + _in_folder(path, step_of(path), last)
+
+
+def checkpoints(path: Path) -> list[tuple[int, Path]]:
+    """Steps and folders of a run's checkpoints, in the order of steps."""
+    return sorted(
+        (step, folder)
         for folder in path.iterdir()
-        if folder.is_dir() and (match := _CHECKPOINT.fullmatch(folder.name))
+        if folder.is_dir() and (step := step_of(folder)) is not None
     )
-    found = [
-        adapter for step, folder in checkpoints for adapter in _in_folder(folder, step, folder)
-    ]
-    last = checkpoints[-1][1] if checkpoints else None
-    match = _CHECKPOINT.fullmatch(path.name)
-    return found + _in_folder(path, int(match[1]) if match else None, last)
+
+
+def step_of(folder: Path) -> int | None:
+    """N of a folder called `checkpoint-N`, else None."""
+    match = _CHECKPOINT.fullmatch(
+        folder.resolve().name if folder.name in ("", "..") else folder.name
+    )
+    return int(match[1]) if match else None
 
 
 def _in_folder(folder: Path, step: int | None, state_folder: Path | None) -> list[AdapterFolder]:
@@ -108,7 +126,14 @@ def _in_folder(folder: Path, step: int | None, state_folder: Path | None) -> lis
 
 def _adapter(folder: Path, step: int | None, state: Path | None) -> AdapterFolder | None:
     weights = next((folder / name for name in _WEIGHTS if (folder / name).is_file()), None)
-    foreign = next((folder / name for name in _FOREIGN if (folder / name).is_file()), None)
+    foreign = next(
+        (
+            file
+            for file in sorted(folder.iterdir())
+            if file.name not in _WEIGHTS and _FOREIGN.fullmatch(file.name) and file.is_file()
+        ),
+        None,
+    )
     if weights is None and foreign is None and not (folder / CONFIG).is_file():
         return None
     return AdapterFolder(

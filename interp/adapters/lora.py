@@ -45,7 +45,11 @@ def lora_updates(group: Group, context: Context) -> Iterator[Update]:
     update = _paired(group, context, "lora_A", "lora_B")
     yield update
     bias = tensors.get("lora_B.bias")
-    if bias is not None and update.scaling is not None:
+    if bias is None and context.config.raw.get("lora_bias"):
+        yield _fault(group, "unpaired_factors", "has no bias of B, which lora_bias asks for")
+    if bias is not None and (b := tensors.get("lora_B")) is not None and len(bias) != len(b):
+        yield _fault(group, "bad_shape", f"has a bias of {len(bias)} for {len(b)} outputs")
+    elif bias is not None and update.scaling is not None:
         name = f"{group.module}.bias"
         yield Update(
             name,
@@ -67,7 +71,7 @@ def _paired(group: Group, context: Context, name_a: str, name_b: str) -> Update:
         return _fault(group, "bad_shape", f"has A of {tuple(a.shape)} and B of {tuple(b.shape)}")
     rank, config = a.shape[0], context.config
     if b.shape[1] != rank:
-        if a.ndim > 2 and rank % b.shape[1] == 0:
+        if a.ndim > 2 and _grouped(group, context, a, b):
             return _fault(group, "unsupported_option", "is a grouped convolution, cannot be merged")
         return _fault(group, "unpaired_factors", f"has A of rank {rank} and B of rank {b.shape[1]}")
     findings = []
@@ -113,6 +117,13 @@ def _paired(group: Group, context: Context, name_a: str, name_b: str) -> Update:
     if magnitude is None:
         return update
     return _dora(group, context, update, LowRank(left, right, scaling), magnitude)
+
+
+def _grouped(group: Group, context: Context, a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether a convolution has as many groups as A has more rows than B has columns."""
+    n_groups, rest = divmod(a.shape[0], max(b.shape[1], 1))
+    origin = None if context.base is None else context.base.get(f"{group.module}.weight")
+    return rest == 0 and (origin is None or a.shape[1] == n_groups * origin.shape[1])
 
 
 def _dora(

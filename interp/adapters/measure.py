@@ -27,11 +27,13 @@ class Merge:
 
     Attributes:
         base_norm: ‖W‖_F.
+        cosine: of W + ΔW and W; None where one of them is zero.
         bf16_changed: share of the weights that differ after a merge in bfloat16.
         fp16_changed: the same in float16.
     """
 
     base_norm: float
+    cosine: float | None
     bf16_changed: float
     fp16_changed: float
 
@@ -100,6 +102,7 @@ def measure(
         audit,
         base_norm=merge.base_norm,
         relative=found.frobenius / merge.base_norm if merge.base_norm > 0 else None,
+        base_cosine=merge.cosine,
         bf16_changed=merge.bf16_changed,
         fp16_changed=merge.fp16_changed,
     ), update.findings
@@ -116,18 +119,26 @@ def merge_shares(delta: Delta, weight: torch.Tensor, *, device: str = "cpu") -> 
         weight: (n_rows, n_columns), the base in the matrix view.
         device: where the arithmetic runs.
     """
-    square, changed = 0.0, {torch.bfloat16: 0, torch.float16: 0}
+    square, dot, moved = 0.0, 0.0, 0.0
+    changed = {torch.bfloat16: 0, torch.float16: 0}
     for start, stop in blocks(delta):
         change = delta.rows(start, stop).float().to(device)
         block = weight[start:stop].to(device)
+        sum_of = change + block
         square += float(torch.linalg.vector_norm(block, dtype=torch.float64)) ** 2
+        moved += float(torch.linalg.vector_norm(sum_of, dtype=torch.float64)) ** 2
+        dot += float((sum_of * block).sum(dtype=torch.float64))
         for dtype in changed:
             rounded = block.to(dtype)
             merged = (rounded.float() + change).to(dtype)
             changed[dtype] += int(torch.count_nonzero(merged != rounded))
     n = delta.n_rows * delta.n_columns
+    size = math.sqrt(square * moved)
     return Merge(
-        square**0.5, changed[torch.bfloat16] / max(n, 1), changed[torch.float16] / max(n, 1)
+        base_norm=square**0.5,
+        cosine=max(-1.0, min(1.0, dot / size)) if 0 < size < math.inf else None,
+        bf16_changed=changed[torch.bfloat16] / max(n, 1),
+        fp16_changed=changed[torch.float16] / max(n, 1),
     )
 
 

@@ -40,6 +40,9 @@ def _adalora(group: Group, context: Context) -> Iterator[Update]:
         yield _fault(group, "unpaired_factors", "lacks one of lora_A, lora_B, lora_E")
         return
     rank = a.shape[0]
+    if e.shape != (rank, 1) or b.shape[1:] != (rank,):
+        yield _fault(group, "unpaired_factors", f"has E of {tuple(e.shape)} for rank {rank}")
+        return
     alpha = context.config.lora_alpha
     scaling = (alpha if alpha > 0 else float(rank)) / (rank + 1e-5)
     yield _factored(
@@ -55,6 +58,9 @@ def _loha(group: Group, context: Context) -> Iterator[Update]:
         yield _fault(group, "unpaired_factors", "lacks one of the four LoHa factors")
         return
     if "hada_t1" in t:
+        if not all(_core_fits(t, f"hada_t{n}", f"hada_w{n}_a", f"hada_w{n}_b") for n in (1, 2)):
+            yield _fault(group, "unpaired_factors", "has cores that do not fit their factors")
+            return
         first, second = (
             torch.einsum(
                 "ijkl,jr,ip->prkl", t[f"hada_t{n}"], t[f"hada_w{n}_b"], t[f"hada_w{n}_a"]
@@ -70,6 +76,9 @@ def _loha(group: Group, context: Context) -> Iterator[Update]:
         )
         return
     n_columns = t["hada_w1_b"].shape[1]
+    if t["hada_w1_a"].shape != t["hada_w2_a"].shape or t["hada_w1_b"].shape != t["hada_w2_b"].shape:
+        yield _fault(group, "unpaired_factors", "has two products of different shapes")
+        return
 
     def rows(start: int, stop: int) -> torch.Tensor:
         first = t["hada_w1_a"][start:stop] @ t["hada_w1_b"]
@@ -91,6 +100,9 @@ def _lokr(group: Group, context: Context) -> Iterator[Update]:
         if "lokr_w2" in t:
             second = t["lokr_w2"]
         elif "lokr_t2" in t:
+            if not _core_fits(t, "lokr_t2", "lokr_w2_a", "lokr_w2_b"):
+                yield _fault(group, "unpaired_factors", "has a core that does not fit its factors")
+                return
             second = torch.einsum("ijkl,ip,jr->prkl", t["lokr_t2"], t["lokr_w2_a"], t["lokr_w2_b"])
         else:
             second = t["lokr_w2_a"] @ t["lokr_w2_b"]
@@ -109,10 +121,19 @@ def _lokr(group: Group, context: Context) -> Iterator[Update]:
     )
 
 
+def _core_fits(t: Mapping[str, torch.Tensor], core: str, first: str, second: str) -> bool:
+    """Whether a core's first two sides are the ranks of its factors; a side of 1 would stretch."""
+    return core in t and t[core].shape[:2] == (t[first].shape[0], t[second].shape[0])
+
+
 def _ia3(group: Group, context: Context) -> Iterator[Update]:
     """W ∘ l − W: l scales inputs of feed-forward modules, outputs of all others (Liu, 2022)."""
     scale = group.tensors["ia3_l"]
     column = not _feedforward(group.module, context.config, scale)
+    expected = _ia3_shape(group, context, scale, column=column)
+    if tuple(scale.shape) != expected:
+        yield _fault(group, "bad_shape", f"has l of {tuple(scale.shape)}, expected {expected}")
+        return
     still = bool((scale == 1).all())
 
     def rows(weight: torch.Tensor, start: int, stop: int) -> torch.Tensor:
@@ -140,6 +161,24 @@ def _ia3(group: Group, context: Context) -> Iterator[Update]:
             starts_zero=still,
             origin=bias,
         )
+
+
+def _ia3_shape(
+    group: Group, context: Context, scale: torch.Tensor, *, column: bool
+) -> tuple[int, ...]:
+    """Shape that l must have: one entry an output, or one an input, in PEFT's layout."""
+    kernel = None if context.base is None else context.base.get(f"{group.module}.weight")
+    n = scale.numel()
+    if kernel is not None and kernel.ndim > 2:
+        n_groups = max(n // max(kernel.shape[1], 1), 1)
+        n = kernel.shape[0] if column else n_groups * kernel.shape[1]
+        return (1, n, *(1 for _ in kernel.shape[2:]))
+    if kernel is not None:
+        out, inner = kernel.shape[::-1] if context.config.fan_in_fan_out else kernel.shape
+        n = int(out if column else inner)
+    if scale.ndim > 2:
+        return (1, n, *(1 for _ in scale.shape[2:]))
+    return (n, 1) if column else (1, n)
 
 
 def _feedforward(module: str, config: AdapterConfig, scale: torch.Tensor) -> bool:

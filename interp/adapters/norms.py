@@ -8,17 +8,12 @@ from typing import Final
 import torch
 
 from interp.adapters.delta import BLOCK_ELEMENTS, Delta, Kronecker, LowRank, blocks
+from interp.adapters.lanczos import largest_singular_value
 
 __all__ = ["Spectrum", "core_singular_values", "max_abs", "max_abs_of", "norm_of", "spectrum"]
 
 _EXACT_SIDE: Final = 512
 """Full-rank updates up to this size get all singular values; larger ones the largest only."""
-
-_POWER_STEPS: Final = 40
-_POWER_TOLERANCE: Final = 1e-6
-
-_HELD_ELEMENTS: Final = 2**27
-"""Larger full-rank updates (whole vocabularies) are computed anew in every step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +54,8 @@ def core_singular_values(delta: LowRank) -> torch.Tensor:
 def spectrum(delta: Delta) -> Spectrum:
     """Norms and singular values of an update.
 
-    Factored updates never leave the r×r core. Full-rank ones are computed by blocks of rows; the
-    spectral norm of large ones by power iteration, a lower bound that has converged in practice.
+    Factored updates never leave the r×r core, Kronecker products their factors. Full-rank ones are
+    computed by blocks of rows; the spectral norm of large ones by `largest_singular_value`.
     """
     if isinstance(delta, LowRank):
         values = core_singular_values(delta).flatten().sort(descending=True).values
@@ -71,7 +66,8 @@ def spectrum(delta: Delta) -> Spectrum:
         matrix = torch.cat([delta.rows(*block).double() for block in blocks(delta)])
         return _from_values(torch.linalg.svdvals(matrix), complete=True)
     square = sum(float(delta.rows(*block).double().square().sum()) for block in blocks(delta))
-    return _from_values(_largest(delta), complete=False, frobenius=square**0.5)
+    values = torch.tensor([largest_singular_value(delta)], dtype=torch.float64)
+    return _from_values(values, complete=False, frobenius=square**0.5)
 
 
 def _of_kronecker(delta: Kronecker) -> Spectrum:
@@ -98,27 +94,6 @@ def _from_values(
         effective_rank=effective,
         singular_values=tuple(values.tolist()),
     )
-
-
-def _largest(delta: Delta) -> torch.Tensor:
-    """The largest singular value, by power iteration on ΔWᵀΔW; (1,) float64."""
-    ranges = list(blocks(delta))
-    small = delta.n_rows * delta.n_columns <= _HELD_ELEMENTS
-    held = [delta.rows(*block) for block in ranges] if small else None
-    generator = torch.Generator().manual_seed(0)
-    vector = torch.randn(delta.n_columns, dtype=torch.float64, generator=generator)
-    vector = vector / vector.norm()
-    size = 0.0
-    for _ in range(_POWER_STEPS):
-        image = torch.zeros(delta.n_columns, dtype=torch.float64)
-        for place, block in enumerate(ranges):
-            rows = held[place] if held is not None else delta.rows(*block)
-            image += (rows.T @ (rows @ vector.to(rows.device, rows.dtype))).double().cpu()
-        before, size = size, float(image.norm()) ** 0.5
-        if size == 0 or abs(size - before) <= _POWER_TOLERANCE * size:
-            break
-        vector = image / image.norm()
-    return torch.tensor([size], dtype=torch.float64)
 
 
 def max_abs(delta: Delta, elements: int = BLOCK_ELEMENTS) -> float:

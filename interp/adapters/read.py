@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -14,7 +15,7 @@ import torch
 from interp.adapters.base import BaseModel
 from interp.adapters.config import AdapterConfig, parse_config, read_config
 from interp.adapters.findings import Finding, finding, named
-from interp.adapters.keys import ParsedKey, foreign_keys, key_findings, parse_key
+from interp.adapters.keys import SHARED, ParsedKey, foreign_keys, key_findings, parse_key
 from interp.adapters.locate import AdapterFolder
 from interp.adapters.methods import BUILDERS, about_method, unsupported_options
 from interp.adapters.projections import regenerated
@@ -36,7 +37,6 @@ _MISFITS: Final = (
     ArithmeticError,
     re.error,
 )
-_SHARED: Final = ("vera_A", "vera_B", "randlora_A", "randlora_B")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def open_adapter(folder: AdapterFolder) -> Iterator[OpenAdapter]:
     config, findings = read_config(folder.config)
     if folder.weights is None:
         if folder.foreign is not None:
-            findings = [finding("foreign_format", f"{folder.foreign.name} is not PEFT's.")]
+            findings = [_not_loaded(folder.foreign, config is not None)]
         else:
             findings.append(
                 finding("weights_missing", f"{folder.path} has no adapter_model.safetensors.")
@@ -94,6 +94,23 @@ def adapter_of(
         if not tensors:
             findings.append(finding("no_tensors", "There are no tensors."))
         yield _examined(parsed, findings, opened)
+
+
+def _not_loaded(file: Path, configured: bool) -> Finding:
+    """Why a file that looks like an adapter's weights is none to PEFT."""
+    if re.search(r"-\d+-of-\d+\.|\.index\.json$", file.name):
+        return finding(
+            "sharded_weights", f"{file.name} is a part of an adapter, or lists its parts."
+        )
+    if file.name.startswith("adapter_model.") and file.suffix in (".pt", ".pth", ".ckpt"):
+        return finding(
+            "weights_missing",
+            f"{file.name} is no name that PEFT loads.",
+            remedy="Load it with weights_only=True and save it as adapter_model.safetensors, with "
+            "its adapter_config.json"
+            + (" beside it." if configured else ", which is missing too."),
+        )
+    return finding("foreign_format", f"{file.name} is not PEFT's.")
 
 
 def _as_json(value: Any) -> Any:
@@ -142,7 +159,7 @@ def read_updates(adapter: OpenAdapter, base: BaseModel | None) -> Iterator[Updat
     shared: dict[str, torch.Tensor] = {}
     for key in adapter.keys:
         # RandLora repeats the shared bases in every module: these copies are only checked.
-        if key.part in _SHARED and 0 not in tensors.shape(key.key):
+        if key.part in SHARED and 0 not in tensors.shape(key.key):
             read = _read(tensors, [key])
             if isinstance(read, Finding):
                 yield Update(f"{key.module}.weight", key.module, "linear", findings=(read,))
@@ -156,8 +173,9 @@ def read_updates(adapter: OpenAdapter, base: BaseModel | None) -> Iterator[Updat
         shared = _regenerated(config, adapter, base)
     groups: dict[tuple[str, int], list[ParsedKey]] = {}
     for key in adapter.keys:
-        if key.part not in _SHARED:
+        if key.part not in SHARED:
             groups.setdefault((key.module, key.depth), []).append(key)
+    taken: set[str] = set()
     for (module, depth), keys in sorted(groups.items(), key=lambda item: _order(item[0])):
         if any(0 in tensors.shape(key.key) for key in keys):
             continue
@@ -181,7 +199,13 @@ def read_updates(adapter: OpenAdapter, base: BaseModel | None) -> Iterator[Updat
             if key.part != "saved"
         }
         if parts:
-            yield from _built(Group(module, depth, parts, shared), context)
+            for update in _built(Group(module, depth, parts, shared), context):
+                if update.kind == "experts" and update.name in taken:
+                    found = finding("bad_shape", f"Two pairs of factors fit {update.name}.")
+                    yield replace(update, delta=None, findings=(*update.findings, found))
+                else:
+                    taken.add(update.name)
+                    yield update
 
 
 def _regenerated(

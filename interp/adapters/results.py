@@ -45,6 +45,7 @@ class ModuleAudit:
         singular_values: the largest ones, in order.
         base_norm: ‖W‖_F.
         relative: ρ = ‖ΔW‖_F/‖W‖_F.
+        base_cosine: cosine of W + ΔW and W, as vectors.
         bf16_changed: share of the weights that a merge in bfloat16 changes at all.
         fp16_changed: the same in float16.
         n_weights: entries of ΔW.
@@ -78,6 +79,7 @@ class ModuleAudit:
     singular_values: tuple[float, ...] = ()
     base_norm: float | None = None
     relative: float | None = None
+    base_cosine: float | None = None
     bf16_changed: float | None = None
     fp16_changed: float | None = None
     n_weights: int | None = None

@@ -45,6 +45,13 @@ def oft_updates(group: Group, context: Context) -> Iterator[Update]:
 def boft_updates(group: Group, context: Context) -> Iterator[Update]:
     """Scaled rows of W Mᵀ, minus W; M a product of permuted block rotations (Liu, 2024)."""
     raw, scale = group.tensors["boft_R"], group.tensors["boft_s"].flatten()
+    n_asked = context.config.raw.get("boft_n_butterfly_factor")
+    # Without its compiled extension PEFT takes one factor, whatever was asked for.
+    if isinstance(n_asked, int) and raw.shape[0] not in (1, n_asked):
+        raise ValueError(f"{raw.shape[0]} butterfly factors, the config has {n_asked}")
+    weight = None if context.base is None else context.base.get(f"{group.module}.weight")
+    if weight is not None and weight.shape[0] != scale.numel():
+        raise ValueError(f"{scale.numel()} scales of {weight.shape[0]} outputs")
     still = not bool((raw - raw.transpose(-1, -2)).any()) and bool((scale == 1).all())
     skew = raw.to(working(raw))
     skew = (skew - skew.transpose(-1, -2)) / 2

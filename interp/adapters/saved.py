@@ -14,6 +14,12 @@ from interp.adapters.updates import Context, Group, Kind, Update, misfit, workin
 
 __all__ = ["saved_update", "token_updates"]
 
+_VOCABULARIES = (
+    *("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "shared.weight"),
+    *("lm_head.weight", "lm_head.bias", "embed_out.weight", "output.weight", "decoder.weight"),
+    *("decoder.bias", "embed_in.weight", "predictions.bias"),
+)
+
 
 def saved_update(
     name: str, module: str, tensor: torch.Tensor, base: BaseModel | None, *, bias: bool
@@ -44,7 +50,8 @@ def saved_update(
     findings = []
     resized = tensor.shape != origin.shape
     if tensor.shape != origin.shape:
-        if tensor.ndim != 2 or origin.ndim != 2 or tensor.shape[1] != origin.shape[1]:
+        # Vocabularies are resized, inner widths are not: these are another model's.
+        if not name.endswith(_VOCABULARIES) or tensor.shape[1:] != origin.shape[1:]:
             group = Group(module, 0, {})
             return misfit(group, str(tuple(tensor.shape)), tuple(origin.shape))
         findings.append(

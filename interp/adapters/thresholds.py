@@ -19,6 +19,7 @@ __all__ = [
     "NEGLIGIBLE_DELTA",
     "NEGLIGIBLE_RHO",
     "NOISE_KAPPA",
+    "SAME_BASE_COSINE",
     "SINGULAR_VALUES_KEPT",
     "VERDICTS",
     "WEAK_DELTA",
@@ -56,6 +57,10 @@ NOISE_KAPPA: Final = 2.9
 
 COHERENT_KAPPA: Final = 8.0
 """Smallest RMS(B)/√Σlr² seen when gradients keep pointing one way (8 to 10)."""
+
+SAME_BASE_COSINE: Final = 0.5
+"""Cosine of a fine-tuned matrix and its base's, below which they are of two models. Models trained
+apart come out near 0, and a change of 0.5 of the weights' size (`extreme`) still near 0.9."""
 
 SINGULAR_VALUES_KEPT: Final = 64
 """Singular values that a result keeps for each module, largest first."""
