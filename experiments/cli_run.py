@@ -111,8 +111,8 @@ def _run_expression_gap(config: ExpressionGapConfig, out: Path | None, json: boo
 
 @run_app.command(
     "noticed-but-silent",
-    epilog="Example: interp run noticed-but-silent --groups 3 --played 1 --folds 3 --max-rounds 2 "
-    "--max-new-tokens 32 --out noticed",
+    epilog="Example: interp run noticed-but-silent --groups 3 --played 1 --folds 3 "
+    "--permutations 0 --max-rounds 2 --max-new-tokens 32 --out noticed",
 )
 def noticed_but_silent(
     model: ModelOption = "smollm2",

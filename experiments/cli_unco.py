@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,8 @@ from experiments.options import (
     TemplateOption,
     template_args,
 )
-from interp.errors import SourceError, did_you_mean
+from interp.errors import ResultError, SourceError, did_you_mean
+from interp.files import require_file
 from interp.sources.unco.interventions import Arm
 
 if TYPE_CHECKING:
@@ -166,7 +168,7 @@ def play(
 
 @unco_app.command("report", epilog="Example: interp unco report oracle.jsonl --out report")
 def report(
-    logs: Annotated[list[Path], typer.Argument(help="Logs of `interp unco play`.")],
+    logs: Annotated[list[Path], typer.Argument(help="Logs of `interp unco play` or of Inspect.")],
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for CSV, JSON and the figure.")
     ] = None,
@@ -182,10 +184,9 @@ def report(
         setting_records,
         write_report,
     )
-    from interp.sources.unco.episodes import read_episodes
     from interp.sources.unco.report import recovery_rows, setting_rows
 
-    episodes = [episode for log in logs for episode in read_episodes(log)]
+    episodes = [episode for log in logs for episode in _read_log(log)]
     rows, recovered = setting_rows(episodes, seed=seed), recovery_rows(episodes)
     if json:
         print_json({"settings": setting_records(rows), "recovery": recovery_records(recovered)})
@@ -195,6 +196,24 @@ def report(
     if out is not None:
         write_report(out, rows, recovered)
         note(f"Tables and figure in {out}")
+
+
+def _read_log(path: Path) -> list[Mapping[str, Any]]:
+    from interp.sources.unco.episodes import read_episodes
+
+    if path.suffix not in (".eval", ".json"):
+        return read_episodes(path)
+    try:
+        from interp.agents.unco import episodes_of_log
+    except ModuleNotFoundError as error:
+        if error.name != "inspect_ai":
+            raise
+        raise ResultError(
+            f"{path} is an Inspect log, and inspect_ai is not installed. Install the extra: "
+            f"pip install 'interp[agents]'."
+        ) from error
+    require_file(path, "an Inspect log", ResultError)
+    return episodes_of_log(path)
 
 
 def _of_settings(tasks: tuple[Task, ...], text: str | None) -> tuple[Task, ...]:
