@@ -11,12 +11,14 @@ from typing import Any
 import torch
 
 from activations.hf import HFBackend
+from interp.adapters.tensors import open_tensors
 from interp.errors import ModelError
 from interp.files import sha256_file, sha256_json
 
 __all__ = ["adapted", "adapter_sha256", "require_effect"]
 
-_FILES = ("adapter_config.json", "adapter_model.safetensors")
+_CONFIG = "adapter_config.json"
+_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")  # in the order that PEFT takes them
 
 
 def adapter_sha256(path: Path) -> str:
@@ -25,12 +27,31 @@ def adapter_sha256(path: Path) -> str:
     Raises:
         ModelError: a file is missing.
     """
-    for name in _FILES:
-        if not (path / name).is_file():
-            raise ModelError(
-                f"{path} has no {name}; expected a PEFT adapter folder with {' and '.join(_FILES)}."
-            )
-    return sha256_json({name: sha256_file(path / name) for name in _FILES})
+    weights = _weights(path)
+    if weights is None or not (path / _CONFIG).is_file():
+        missing = _WEIGHTS[0] if (path / _CONFIG).is_file() else _CONFIG
+        raise ModelError(
+            f"{path} has no {missing}; expected a PEFT adapter folder with {_CONFIG} and "
+            f"{_WEIGHTS[0]} or {_WEIGHTS[1]}."
+        )
+    return sha256_json({file.name: sha256_file(file) for file in (path / _CONFIG, weights)})
+
+
+def _weights(path: Path) -> Path | None:
+    return next((path / name for name in _WEIGHTS if (path / name).is_file()), None)
+
+
+def _tensor_names(path: Path) -> set[str]:
+    """Names of the tensors in an adapter's file; a pickle is read with `weights_only`.
+
+    Raises:
+        ModelError: the file cannot be read, or holds more than tensors.
+    """
+    weights = _weights(path)
+    with open_tensors(*([] if weights is None else [weights])) as tensors:
+        for found in tensors.findings:
+            raise ModelError(f"The adapter {path} was not loaded: {found.message} {found.remedy}")
+        return set(tensors)
 
 
 def _peft_is_there() -> bool:
@@ -51,7 +72,7 @@ def adapted(backend: HFBackend, path: Path) -> Iterator[HFBackend]:
 
     Args:
         backend: a running model; do not use it inside the context.
-        path: PEFT adapter folder with safetensors.
+        path: PEFT adapter folder, with safetensors or a `.bin`.
 
     Raises:
         ModelError: peft is not installed, the folder is no adapter of this model, or some of its
@@ -62,12 +83,13 @@ def adapted(backend: HFBackend, path: Path) -> Iterator[HFBackend]:
             "Attaching an adapter needs peft. Install it with: pip install 'interp[train]'"
         )
     digest = adapter_sha256(path)
+    names = _tensor_names(path)  # before anything else reads the file
     model = backend.model
     modules = dict(model.named_modules())
     trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     try:
         with _attached(model, path, backend.model_id) as wrapped:
-            _require_all_tensors(wrapped, path, backend.model_id)
+            _require_all_tensors(wrapped, names, path, backend.model_id)
             yield HFBackend(
                 wrapped.get_base_model(),
                 backend.tokenizer,
@@ -142,12 +164,9 @@ def _attached(model: Any, path: Path, model_id: str) -> Iterator[Any]:
         wrapped.unload()
 
 
-def _require_all_tensors(wrapped: Any, path: Path, model_id: str) -> None:
+def _require_all_tensors(wrapped: Any, saved: set[str], path: Path, model_id: str) -> None:
     from peft import get_peft_model_state_dict
-    from safetensors import safe_open
 
-    with safe_open(path / "adapter_model.safetensors", framework="pt") as file:
-        saved = set(file.keys())
     expected = set(get_peft_model_state_dict(wrapped))
     lost, missing = sorted(saved - expected), sorted(expected - saved)
     if lost or missing:

@@ -1,17 +1,20 @@
 """Probe solver against scikit-learn: side by side in one run, alternated, medians of CPU seconds.
 
     OMP_NUM_THREADS=1 python benchmarks/probes.py [CACHE.h5] [--layer 15] [--stack 1]
+    OMP_NUM_THREADS=1 python benchmarks/probes.py --large [--items 10000] [--width 4096]
 
 With a cache, the items of one layer (with --stack K, K layers side by side, for a larger d);
 otherwise 408 synthetic items in 102 groups whose spectrum decays as in residual streams. Both sides
 get the same five folds and standardise inside the training fold. scikit-learn runs at its default
 tolerance (1e-4) and converged (1e-10), in float64; ratios are its CPU seconds over ours. Refits of
-permutations are timed on a few of them and scaled, and the line says so.
+permutations are timed on a few of them and scaled, and the line says so. `--large` fits one
+training set (four fifths) and measures its peak memory too.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import statistics
 import sys
 import time
@@ -24,8 +27,10 @@ sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Pa
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from joblib import Parallel, delayed  # noqa: E402
 from sklearn.linear_model import LogisticRegression  # noqa: E402
 from sklearn.preprocessing import StandardScaler  # noqa: E402
+from threadpoolctl import threadpool_limits  # noqa: E402
 
 from activations import ActivationCache  # noqa: E402
 from probes import make_folds  # noqa: E402
@@ -49,6 +54,101 @@ def load(path: Path | None, layer: int, stack: int) -> tuple[np.ndarray, np.ndar
     with ActivationCache.open(path) as cache:
         layers = [cache.resid_post(layer + k) for k in range(stack)]
         return np.concatenate(layers, axis=1), cache.label.astype(bool), list(cache.group_id)
+
+
+def fold_by_sklearn(
+    x: np.ndarray, labels: np.ndarray, out: np.ndarray, strength: float, tol: float
+) -> np.ndarray:
+    scaler = StandardScaler().fit(x[~out].astype(np.float64))
+    train, shown = (scaler.transform(part.astype(np.float64)) for part in (x[~out], x[out]))
+    model = LogisticRegression(C=strength, tol=tol, max_iter=100_000).fit(train, labels[~out])
+    return np.asarray(model.decision_function(shown))
+
+
+def threads(x: np.ndarray, y: np.ndarray, folds: np.ndarray, strength: float) -> None:
+    """Wall time: threads of the linear algebra, and processes over folds."""
+
+    def wall(run: Callable[[], object]) -> float:
+        run()
+        taken = []
+        for _ in range(REPETITIONS):
+            start = time.perf_counter()
+            run()
+            taken.append(time.perf_counter() - start)
+        return 1e3 * statistics.median(taken)
+
+    parts = [folds == fold for fold in range(int(folds.max()) + 1)]
+    print(f"one C = {strength:g}, wall time on {torch.get_num_threads()} thread:")
+    with threadpool_limits(1):
+        mine = wall(lambda: our_side(x, y[:, None], folds, (strength,)))
+        alone = wall(lambda: [fold_by_sklearn(x, y, out, strength, 1e-4) for out in parts])
+    print(
+        f"  ours {mine:.0f} ms; scikit-learn, one BLAS thread {alone:.0f} ms ({alone / mine:.1f})"
+    )
+    free = wall(lambda: [fold_by_sklearn(x, y, out, strength, 1e-4) for out in parts])
+    print(f"  scikit-learn, BLAS threads as they come: {free:.0f} ms ({free / alone:.1f} of one)")
+    for n_jobs in (2, 4):
+        with Parallel(n_jobs=n_jobs) as pool:
+            job = delayed(fold_by_sklearn)
+            many = wall(lambda: pool(job(x, y, out, strength, 1e-4) for out in parts))  # noqa: B023
+        print(f"  scikit-learn, n_jobs {n_jobs}: {many:.0f} ms ({many / mine:.1f} of ours)")
+
+
+def chosen_strengths(x: np.ndarray, y: np.ndarray, folds: np.ndarray) -> None:
+    """Which C cross-validation takes, by tolerance, on an outer fold's training part."""
+    grid = tuple(float(c) for c in np.logspace(-4, 2, 10))
+    picked: dict[str, list[float]] = {}
+    for side, tol in (("default tolerance", 1e-4), ("converged", 1e-10)):
+        for outer in range(int(folds.max()) + 1):
+            right = np.zeros(len(grid))
+            for inner in range(int(folds.max()) + 1):
+                if inner == outer:
+                    continue
+                kept, judged = (folds != outer) & (folds != inner), folds == inner
+                both = x[kept | judged], y[kept | judged], judged[kept | judged]
+                for index, strength in enumerate(grid):
+                    said = fold_by_sklearn(*both, strength, tol) > 0
+                    right[index] += (said == y[judged]).sum()
+            picked.setdefault(side, []).append(grid[int(right.argmax())])
+    ours = decide_layer(x, y[:, None], folds, grid, solver_named("batched"), inner=1).C[:, 0]
+    for side, strengths in (*picked.items(), ("ours", ours)):
+        print(f"  C that each outer fold takes, {side}: {', '.join(f'{c:.3g}' for c in strengths)}")
+
+
+def large(n: int, d: int) -> None:
+    rng = np.random.default_rng(0)
+    spectrum = np.arange(1, d + 1, dtype=np.float32) ** -0.8
+    x = rng.normal(size=(n, d)).astype(np.float32) * spectrum
+    x = x @ np.linalg.qr(rng.normal(size=(d, d)).astype(np.float32))[0]
+    y = x @ (rng.normal(size=d).astype(np.float32) / spectrum.sum()) + 0.2 * rng.normal(size=n) > 0
+    labels = np.stack([y, *(rng.permutation(y) for _ in range(9))], axis=1)
+    train, held = np.arange(n) < n * 4 // 5, np.arange(n) >= n * 4 // 5
+    decide = solver_named("batched")
+    print(f"{n} items × {d}, one training set of {train.sum()}")
+    for strength in (0.01, 1.0):
+        one = (strength,)
+        seconds = {}
+        for columns in (1, 10):
+            seconds[columns], found = cpu(
+                lambda one=one, k=columns: decide(x[train], x[held], labels[train, :k], one)[0]
+            )
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+            print(
+                f"C = {strength:g}, {columns} columns: ours {seconds[columns]:.1f} s, peak memory "
+                f"{peak:.2f} GiB",
+                flush=True,
+            )
+        values = np.asarray(found)[:, 0, 0]
+        for tol in (1e-4, 1e-10):
+            theirs, decided = cpu(
+                lambda c=strength, tol=tol: fold_by_sklearn(x, y, held, c, tol)  # type: ignore[misc]
+            )
+            print(
+                f"  scikit-learn, tol {tol:g}: {theirs:.1f} s, ratio {theirs / seconds[1]:.1f} "
+                f"(ten columns, scaled, {10 * theirs / seconds[10]:.1f}); largest difference "
+                f"{np.abs(np.asarray(decided) - values).max():.1e} of {np.abs(values).max():.2g}",
+                flush=True,
+            )
 
 
 def sklearn_side(
@@ -115,15 +215,31 @@ def main() -> None:
     parser.add_argument("cache", nargs="?", type=Path)
     parser.add_argument("--layer", type=int, default=15)
     parser.add_argument("--stack", type=int, default=1)
+    parser.add_argument("--large", action="store_true")
+    parser.add_argument("--items", type=int, default=10_000)
+    parser.add_argument("--width", type=int, default=4096)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    x, y, groups = load(chosen.cache, chosen.layer, chosen.stack)
+    with threadpool_limits(1):
+        if chosen.large:
+            large(chosen.items, chosen.width)
+            return
+        x, y, folds = measure(chosen.cache, chosen.layer, chosen.stack)
+    threads(x, y, folds, 1.0)
+    with threadpool_limits(1):
+        chosen_strengths(x, y, folds)
+
+
+def measure(
+    cache: Path | None, layer: int, stack: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    x, y, groups = load(cache, layer, stack)
     folds = make_folds(y, groups, n_folds=5, seed=0)
     labels = y[:, None]
     rng = np.random.default_rng(0)
     permuted = np.stack([rng.permutation(y) for _ in range(N_PERMUTATIONS)], axis=1)
-    print(f"{x.shape[0]} items × {x.shape[1]}, 5 folds, {chosen.cache or 'synthetic'}")
+    print(f"{x.shape[0]} items × {x.shape[1]}, 5 folds, {cache or 'synthetic'}")
     our_side(x, labels, folds, (0.01,))  # the first call loads libraries
     tolerances = {"scikit-learn, tol 1e-4": 1e-4, "scikit-learn, 1e-10": 1e-10}
     for strength in (0.01, 1.0, 100.0):
@@ -178,6 +294,7 @@ def main() -> None:
             },
             scale=N_PERMUTATIONS / N_REFITTED,
         )
+    return x, y, folds
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -15,8 +15,9 @@ from experiments.cli_cache import cache_app, drift
 from experiments.cli_direction import direction
 from experiments.cli_mast import mast_app
 from experiments.cli_model import answer, extract, running
-from experiments.cli_probe import probe, probe_compare
+from experiments.cli_probe import ProbeCommand, probe, probe_compare
 from experiments.cli_run import demo, run_app
+from experiments.cli_tomas import tomas_app
 from experiments.cli_unco import unco_app
 from experiments.options import (
     AbilitiesOption,
@@ -82,6 +83,7 @@ app.add_typer(behave_app, name="behave")
 app.add_typer(cache_app, name="cache")
 app.add_typer(mast_app, name="mast")
 app.add_typer(run_app, name="run")
+app.add_typer(tomas_app, name="tomas")
 app.add_typer(unco_app, name="unco")
 app.command("demo", epilog="Example: interp demo")(demo)
 app.command(
@@ -91,7 +93,7 @@ app.command(
     "answer", epilog="Example: interp answer --source facts:elements --n 40 --out answers.jsonl"
 )(answer)
 app.command("drift", epilog="Example: interp drift facts.h5 same.h5")(drift)
-app.command("probe", epilog="Example: interp probe facts.h5 --out probe")(probe)
+app.command("probe", cls=ProbeCommand, epilog="Example: interp probe facts.h5 --out probe")(probe)
 app.command("probe-compare", epilog="Example: interp probe-compare probe probe")(probe_compare)
 app.command(
     "direction", epilog="Example: interp direction facts.h5 --layer 15 --out direction.npz"
@@ -124,6 +126,14 @@ def items(
     abilities: AbilitiesOption = None,
     rules_exam: ExamOption = False,
     expect_paper: PaperOption = False,
+    sample: Annotated[
+        int | None,
+        typer.Option("--sample", min=1, help="Draw so many of all items, one by one."),
+    ] = None,
+    format_: Annotated[
+        Literal["items", "tomas"],
+        typer.Option("--format", help="tomas: the ToMAS schema, for partner-state questions."),
+    ] = "items",
     out: Annotated[
         Path | None, typer.Option("--out", help="JSONL file; default: standard output.")
     ] = None,
@@ -136,8 +146,12 @@ def items(
     from json import dumps
 
     from experiments.console import note
+    from experiments.options import drawn
     from interp.items import item_to_record, write_items
+    from interp.sources.tomas import as_tomas, tomas_to_record, write_tomas
 
+    if sample is not None and n is not None:
+        raise InterpError("--sample and --n exclude each other; --n keeps groups together.")
     source = source_options(
         source,
         inject_truth=inject_truth,
@@ -146,11 +160,22 @@ def items(
         expect_paper=expect_paper,
     )
     opened, found = open_items(source, view, n, seed, map_)
+    if sample is not None:
+        found = drawn(found, sample, seed, opened.name)
+    mapped = [as_tomas(item) for item in found] if format_ == "tomas" else None
     if out is None:
-        for item in found:
-            typer.echo(dumps(item_to_record(item), ensure_ascii=False))
+        records = (
+            [item_to_record(item) for item in found]
+            if mapped is None
+            else [tomas_to_record(item) for item in mapped]
+        )
+        for record in records:
+            typer.echo(dumps(record, ensure_ascii=False))
         return
-    write_items(out, found)
+    if mapped is None:
+        write_items(out, found)
+    else:
+        write_tomas(out, mapped)
     groups = len({item.group_id for item in found})
     note(f"{len(found)} items of {opened.name} in {groups} groups written to {out}")
 

@@ -25,7 +25,6 @@ from interp.adapters.thresholds import DEFAULT_FAIL_ON, VERDICTS
 from interp.errors import AdapterError, did_you_mean
 
 if TYPE_CHECKING:
-    from experiments.compare import Comparison
     from interp.adapters.results import AdapterAudit
 
 __all__ = ["adapters_app"]
@@ -53,8 +52,8 @@ def audit(
         typer.Option(
             "--base",
             metavar="MODEL",
-            help="Base model, for relative figures: a folder, or the id of a model in the local "
-            "Hugging Face cache.",
+            help="Base model, for relative figures: alias, folder, gguf:PATH, or the id of a model "
+            "in the local Hugging Face cache.",
         ),
     ] = None,
     initial: Annotated[
@@ -65,6 +64,14 @@ def audit(
         str,
         typer.Option("--fail-on", help="Verdicts that give exit code 3, comma-separated, or none."),
     ] = ",".join(DEFAULT_FAIL_ON),
+    direction: Annotated[
+        Path | None,
+        typer.Option(
+            "--direction",
+            help="A probe's direction (.npz, see `interp direction`): how much of the change "
+            "writes along it.",
+        ),
+    ] = None,
     json: JsonOption = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for JSON, CSV and figures.")
@@ -79,28 +86,32 @@ def audit(
     path holds no adapter.
     """
     failing = _verdicts(fail_on)
+    from experiments.adapter_tables import print_audit, print_overview, print_runs
     from experiments.console import note, print_json
     from interp.adapters.audit import audit_path
-    from interp.adapters.results import audit_to_json, write_audits
+    from interp.adapters.pairs import with_comparisons
+    from interp.adapters.writing import audit_to_json, write_audits
+    from interp.direction import read_direction
 
-    folder = None if base is None else _base_folder(base)
-    audits: list[AdapterAudit] = []
+    read = None if direction is None else read_direction(direction)
+    folder = None if base is None else _base_path(base)
+    runs: list[tuple[Path, tuple[AdapterAudit, ...]]] = []
     final: list[AdapterAudit] = []
     for path in paths:
         note(f"Auditing {path}")
-        run = audit_path(path, base=folder, initial=initial, device=device)
-        audits += run
+        run = audit_path(path, base=folder, initial=initial, direction=read, device=device)
+        runs.append((path, run))
         # Early checkpoints may well be untrained. A folder may hold several named adapters.
         final += [found for found in run if found.step == run[-1].step]
+    audits = with_comparisons(runs)
     if json:
         print_json([audit_to_json(found) for found in audits])
     else:
         for found in audits:
-            _print(found)
+            print_audit(found)
         if len(audits) > 1:
-            _print_overview(audits)
-        if len(paths) > 1:
-            _print_pairs(paths)
+            print_overview(audits)
+        print_runs(paths, audits)
     if out is not None:
         from figures.adapters import draw_adapters
 
@@ -111,8 +122,15 @@ def audit(
         raise typer.Exit(3)
 
 
-def _base_folder(model: str) -> Path:
-    """A folder as it is, or where the local Hugging Face cache keeps a model; no download."""
+def _base_path(model: str) -> Path:
+    """Where a base's weights lie: a folder, a GGUF file, or the local Hugging Face cache.
+
+    Aliases and `gguf:PATH` are those of `--model`. Nothing is downloaded.
+    """
+    from activations.spec import ALIASES, ModelSpec
+
+    if model in ALIASES or model.startswith("gguf:"):
+        return Path(ModelSpec.parse(model).location)
     if Path(model).exists():
         return Path(model)
     from huggingface_hub import snapshot_download
@@ -123,8 +141,9 @@ def _base_folder(model: str) -> Path:
         return Path(snapshot_download(name, revision=revision or None, local_files_only=True))
     except (HFValidationError, LocalEntryNotFoundError) as error:
         raise AdapterError(
-            f"--base {model} is neither a folder nor a model in the local Hugging Face cache. "
-            f"Download it (hf download {model}) or give the folder of its weights."
+            f"--base {model} is neither an alias, gguf:PATH, a folder nor a model in the local "
+            f"Hugging Face cache. Download it (hf download {model}) or give the folder of its "
+            f"weights. {did_you_mean(model, ALIASES)}"
         ) from error
 
 
@@ -140,132 +159,17 @@ def _verdicts(text: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def _print(audit: AdapterAudit) -> None:
-    from experiments.console import print_table, say
-
-    by_projection: dict[str, list[int]] = {}
-    for place, module in enumerate(audit.modules):
-        by_projection.setdefault(f"{module.projection} ({module.kind})", []).append(place)
-    rows = []
-    for name, places in by_projection.items():
-        modules = [audit.modules[place] for place in places]
-        rows.append(
-            (
-                name,
-                len(modules),
-                _most([m.rank for m in modules]),
-                _most([m.a_norm for m in modules]),
-                _most([m.max_abs_b for m in modules]),
-                _most([m.max_abs_delta for m in modules]),
-                _most([m.frobenius for m in modules]),
-                _most([m.spectral for m in modules]),
-                _most([m.stable_rank for m in modules]),
-                _most([m.relative for m in modules]),
-            )
-        )
-    columns = (
-        "projection", "n", "rank", "‖A‖", "max|B|", "max|ΔW|", "‖ΔW‖_F", "‖ΔW‖₂", "stable rank", "ρ"
-    )  # fmt: skip
-    # Without a base, and for methods without factors, some columns are empty.
-    filled = [i for i in range(len(columns)) if any(row[i] != "" for row in rows)]
-    if rows:
-        print_table(
-            str(audit.path),
-            [columns[i] for i in filled],
-            [[row[i] for i in filled] for row in rows],
-            caption="largest over the layers",
-        )
-    totals = audit.totals
-    figures = {
-        "‖A‖": totals.a_norm,
-        "‖B‖": totals.b_norm,
-        "max|B|": totals.max_abs_b,
-        "max|ΔW|": totals.max_abs_delta,
-        "‖ΔW‖_F": totals.frobenius,
-        "ρ": totals.relative,
-        "changed by a bf16 merge": totals.bf16_changed,
-    }
-    known = {name: value for name, value in figures.items() if value is not None}
-    if known:
-        say("In total: " + ", ".join(f"{name} {value:.4g}" for name, value in known.items()))
-    if audit.budget:
-        budget = audit.budget
-        bound = budget["adam_bound"]
-        say(
-            f"Budget: {budget['n_steps']} steps, Σlr {budget['lr_sum']:.3g}, √Σlr² "
-            f"{budget['lr_root_square']:.3g}, AdamW bound "
-            f"{'none' if bound is None else format(bound, '.3g')}, kappa "
-            f"{'none' if budget['kappa'] is None else format(budget['kappa'], '.3g')}"
-        )
-    if audit.findings:
-        print_table(
-            "Findings",
-            ("severity", "code", "what", "remedy"),
-            [(f.severity, f.code, f.message, f.remedy) for f in audit.findings],
-        )
-    say(f"{audit.verdict.upper()}: {audit.summary}")
-
-
-def _print_overview(audits: list[AdapterAudit]) -> None:
-    from experiments.console import print_table
-
-    rows = [
-        (
-            a.path,
-            a.verdict,
-            _most([a.totals.max_abs_delta]),
-            _most([a.totals.frobenius]),
-            _most([a.totals.relative]),
-        )
-        for a in audits
-    ]
-    print_table("All adapters", ("path", "verdict", "max|ΔW|", "‖ΔW‖_F", "ρ"), rows)
-
-
-def _print_pairs(paths: list[Path]) -> None:
-    """What the last adapters of several runs have in common, where that can be asked."""
-    from itertools import combinations
-    from statistics import median
-
-    from experiments.console import note, print_table
-    from interp.adapters.pairs import compare_runs
-
-    rows = []
-    for first, second in combinations(paths, 2):
-        try:
-            found = compare_runs(first, second)
-        except AdapterError as error:
-            note(f"Not compared: {error}")
-            continue
-        cosines = [pair.cosine for pair in found if pair.cosine is not None]
-        aligned = [pair.left_alignment for pair in found if pair.left_alignment is not None]
-        if cosines and aligned:
-            rows.append(
-                (
-                    first,
-                    second,
-                    len(found),
-                    f"{median(cosines):+.3f}",
-                    f"{median(aligned):.3f}",
-                    f"{median(pair.chance for pair in found):.3f}",
-                )
-            )
-    columns = ("run", "other run", "n", "cos(ΔW)", "|cos| of top left vectors", "chance")
-    if rows:
-        print_table("Runs side by side", columns, rows, caption="medians over the parameters")
-
-
-def _most(values: list[float | None] | list[int | None]) -> str:
-    known = [value for value in values if value is not None]
-    return f"{max(known):.3g}" if known else ""
-
-
 @adapters_app.command(
     "compare",
     epilog="Example: interp adapters compare runs/grpo --base models/qwen --n 20 --out compared",
 )
 def compare(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="PEFT adapter folders.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH…", help="Adapter folders, checkpoints, or runs (their last adapter)."
+        ),
+    ],
     out: OutFolder,
     base: BaseOption = "smollm2",
     source: SourceOption = "facts",
@@ -287,10 +191,12 @@ def compare(
     from dataclasses import asdict
 
     from activations import ModelSpec, describe_source, load_backend
+    from experiments.adapter_tables import print_comparisons
     from experiments.compare import compare_adapters, verdict
     from experiments.console import note, print_json, progress, say
     from interp.files import write_json
 
+    folders = [_last_adapter(path) for path in paths]
     opened, found = open_items(source, view, n, seed, map_)
     spec = ModelSpec.parse(base, dtype=dtype, device=device)
     note(f"Loading {spec.model_id} ({dtype}); {len(found)} items of {opened.name}")
@@ -298,7 +204,7 @@ def compare(
     with progress("base and adapted", 1 + len(paths)) as advance:
         results = compare_adapters(
             backend,
-            paths,
+            folders,
             found,
             out,
             source=describe_source(opened, found, view=view, seed=seed),
@@ -312,39 +218,17 @@ def compare(
     if json:
         print_json(rows)
         return
-    _print_comparisons(results)
+    print_comparisons(results)
     for result in results:
         say(f"{result.path}: {verdict(result)}")
 
 
-def _print_comparisons(results: list[Comparison]) -> None:
-    from experiments.console import print_table
+def _last_adapter(path: Path) -> Path:
+    """The adapter that a path stands for: of a run with several, the last one; said if so."""
+    from experiments.console import note
+    from interp.adapters.locate import find_adapters
 
-    print_table(
-        f"Adapted models beside their base, {results[0].n_items} items",
-        (
-            "adapter",
-            "KL mean",
-            "KL max",
-            "argmax flips",
-            "same greedy",
-            "forced",
-            "greedy",
-            "drift",
-        ),
-        [
-            (
-                result.path,
-                f"{result.kl_mean:.2e}",
-                f"{result.kl_max:.2e}",
-                str(result.argmax_flips),
-                f"{result.identical_greedy:.1%}",
-                f"{result.forced_before:.1%} → {result.forced_after:.1%}",
-                f"{result.greedy_before:.1%} → {result.greedy_after:.1%}",
-                f"{max(row.relative_change for row in result.drift):.2e}",
-            )
-            for result in results
-        ],
-        caption="drift: largest relative change of a layer's residual stream, mean over items. In "
-        "bfloat16 rounding alone gives a KL of about 2e-3.",
-    )
+    found = find_adapters(path)
+    if len(found) > 1:
+        note(f"{path} holds {len(found)} adapters; comparing the last one, {found[-1].path}")
+    return found[-1].path

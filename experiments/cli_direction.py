@@ -19,6 +19,7 @@ from experiments.options import (
     read_probe_of,
 )
 from interp.errors import InterpError
+from interp.vocabulary import ProbeKind
 
 if TYPE_CHECKING:
     from activations import ActivationCache, HFBackend
@@ -32,6 +33,9 @@ Kind = Literal[
     "pca",
     "leace",
     "probe",
+    "mass_mean",
+    "ridge",
+    "lda",
     "writer",
     "shuffled",
     "orthogonal",
@@ -54,7 +58,8 @@ def direction(
             "--kind",
             "--method",
             help="class_mean; whitened by the shared covariance; pca of twins' differences; leace: "
-            "what erasure reads; weights of a probe; writer: the unembedding's True − False; or, "
+            "what erasure reads; weights of a probe (of the kind that --probe DIR has), or of a "
+            "mass_mean, ridge or lda one; writer: the unembedding's True − False; or, "
             "as controls, shuffled labels, orthogonal within the covariance, random.",
         ),
     ] = "class_mean",
@@ -127,8 +132,15 @@ def direction(
             elif sweep is not None:
                 strength = float(sweep.C[each, without_fold])
             writer = None if backend is None else writer_at(cache, each, backend)
-            if kind == "probe":
-                made = probe_direction(cache, each, C=strength, training=training)
+            if kind == "probe" or kind == "mass_mean" or kind == "ridge" or kind == "lda":
+                fitted: ProbeKind = "logistic" if sweep is None else sweep.probe
+                made = probe_direction(
+                    cache,
+                    each,
+                    C=strength,
+                    training=training,
+                    kind=fitted if kind == "probe" else kind,
+                )
             elif kind == "writer":
                 assert writer is not None
                 made = writer

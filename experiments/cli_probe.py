@@ -1,11 +1,12 @@
-"""`interp probe` and `interp probe-compare`."""
+"""`interp probe` and `interp probe compare`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 import typer
+from typer.core import TyperCommand
 
 from experiments.options import (
     CacheArgument,
@@ -19,9 +20,22 @@ from experiments.options import (
     strength,
 )
 from interp.errors import InterpError
-from interp.vocabulary import Solver, TransferKind
+from interp.vocabulary import ProbeKind, Solver, TransferKind
 
-__all__ = ["probe", "probe_compare"]
+__all__ = ["ProbeCommand", "probe", "probe_compare"]
+
+
+class ProbeCommand(TyperCommand):
+    """`interp probe FILE.h5`, which also answers to `interp probe compare A B`."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        """Hand `compare` over to the command `probe-compare` of the same group."""
+        if args[:1] == ["compare"] and parent is not None:
+            compare = parent.command.get_command(parent, "probe-compare")
+            return compare.make_context(f"{info_name} compare", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
 
 
 def probe(
@@ -45,6 +59,17 @@ def probe(
     text_baselines: Annotated[
         bool, typer.Option(help="Probes on the wording alone, under the same folds.")
     ] = True,
+    probe: Annotated[
+        ProbeKind,
+        typer.Option("--probe", help="What is fitted; mass_mean, ridge and lda are closed forms."),
+    ] = "logistic",
+    one_standard_error: Annotated[
+        bool,
+        typer.Option(
+            "--one-standard-error",
+            help="With --C auto: the smallest C within one standard error of the best.",
+        ),
+    ] = False,
     transfer: Annotated[
         str | None,
         typer.Option(
@@ -53,14 +78,32 @@ def probe(
             help="Hold each category or template out in turn: category, template, or both.",
         ),
     ] = None,
+    untrained: Annotated[
+        bool,
+        typer.Option(
+            "--untrained", help="Also run the items through the model with random weights."
+        ),
+    ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Of --untrained; default: the id that the cache names."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Probe every layer for the label, groups kept whole, with controls in the same run."""
+    """Probe every layer for the label, groups kept whole, with controls in the same run.
+
+    interp probe compare A B compares two folders of it on the same items.
+    """
     from activations import ActivationCache
     from experiments.console import note, print_json, progress
-    from experiments.tables import print_probe
+    from experiments.probe_tables import print_probe
+    from figures import draw_probe
     from probes import read_folds, sweep_layers, write_sweep
 
+    if untrained:
+        from experiments.untrained import untrained_cache
+    if model is not None and not untrained:
+        raise InterpError("--model goes with --untrained; a sweep reads the cache alone.")
     size = strength(C)
     held_out = _transfer_kinds(transfer)
     if group == "none":
@@ -79,6 +122,8 @@ def probe(
                 seed=seed,
                 grouping=group,
                 folds=given,
+                probe=probe,
+                one_standard_error=one_standard_error,
                 solver=solver,
                 device=device,
                 n_permutations=permutations,
@@ -87,7 +132,31 @@ def probe(
                 transfer=held_out,
                 progress=advance,
             )
-    summary = write_sweep(out, sweep)
+        random = None
+        if untrained:
+            with progress("random weights", cache.n_items) as advance:
+                drawn = untrained_cache(
+                    cache,
+                    out / "untrained.h5",
+                    model=model,
+                    device=device,
+                    seed=seed,
+                    progress=advance,
+                )
+            with drawn:
+                random = sweep_layers(
+                    drawn,
+                    C=size,
+                    seed=seed,
+                    grouping=group,
+                    folds=sweep.fold,
+                    probe=probe,
+                    one_standard_error=one_standard_error,
+                    solver=solver,
+                    device=device,
+                )
+    summary = write_sweep(out, sweep, random)
+    draw_probe(out)
     if json:
         print_json(summary)
     else:
@@ -112,7 +181,7 @@ def probe_compare(
 ) -> None:
     """Compare two probe sweeps on the same items, paired: A minus B."""
     from experiments.console import print_json
-    from experiments.tables import print_comparison
+    from experiments.probe_tables import print_comparison
     from probes import compare_sweeps, read_sweep
 
     found = compare_sweeps(read_sweep(first), read_sweep(second), seed=seed)

@@ -221,6 +221,21 @@ def open_items(
     return opened, load_items(opened, view=view, n=n, seed=seed)
 
 
+def drawn(found: tuple[Item, ...], size: int, seed: int, name: str) -> tuple[Item, ...]:
+    """`size` of the items in the order of `random.Random(seed).sample`, groups not minded.
+
+    Raises:
+        InterpError: there are fewer.
+    """
+    from random import Random
+
+    if size > len(found):
+        raise InterpError(
+            f"--sample is {size}, and {name} has {len(found)} items; ask for at most that."
+        )
+    return tuple(Random(seed).sample(list(found), size))
+
+
 def numbers(text: str, option: str) -> tuple[float, ...]:
     """Comma-separated numbers."""
     try:

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "answer_rows",
     "print_answers",
-    "print_comparison",
     "print_expression_gap",
-    "print_probe",
     "print_steering",
     "sharing_sentence",
     "verdict_note",
@@ -58,120 +56,6 @@ def sharing_sentence(shared: Mapping[str, Any] | None) -> str:
         f"{shared['prefixes']} shared prefixes for {shared['items']} items: "
         f"{shared['tokens_saved']:,} of {shared['tokens']:,} prompt tokens not run again"
     )
-
-
-def print_probe(summary: Mapping[str, Any]) -> None:
-    """Table of a probe sweep: what to quote first, the optimistic figure labelled as such."""
-    best = summary["layers"][summary["best_layer"]]
-    scores = summary["scores_nested"]
-    text = summary["text_baseline_accuracy"]
-    chosen = len(summary["C_grid"]) > 1
-    strength = f"C = {summary['C']:g}" + (" (median of the choices)" if chosen else "")
-    print_table(
-        f"Probe: {summary['n_items']} items in {summary['n_groups']} groups, "
-        f"{summary['n_folds']} folds, {strength}",
-        ("", "accuracy", "95% interval", "AUROC", "layer"),
-        [
-            (
-                "nested layer choice (quote this)",
-                _percent(summary["accuracy_nested"]),
-                _interval(*summary["accuracy_nested_interval"]),
-                f"{scores['auroc']:.3f}",
-                f"{_layers(summary['layers_nested'])} (one a fold)",
-            ),
-            (
-                "best layer (optimistic)",
-                _percent(summary["accuracy_best_layer"]),
-                _interval(best["low"], best["high"]),
-                f"{best['auroc']:.3f}",
-                str(summary["best_layer"]),
-            ),
-            (
-                "embedding stream",
-                _percent(summary["accuracy_embedding"]),
-                _interval(*summary["accuracy_embedding_interval"]),
-                "",
-                "before layer 0",
-            ),
-            *(
-                []
-                if text is None
-                else [
-                    (
-                        "text alone",
-                        _percent(text),
-                        "",
-                        "",
-                        f"TF-IDF or length: best is {summary['text_baseline']}",
-                    )
-                ]
-            ),
-            ("always the commoner label", _percent(summary["majority_class"]), "", "", ""),
-        ],
-        caption=None
-        if summary["grouping"] == "group"
-        else "GROUPS WERE IGNORED: these numbers leak between items of one group.",
-    )
-    if summary["n_permutations"]:
-        say(
-            f"Against {summary['n_permutations']} label permutations ({summary['scheme']}): p = "
-            f"{summary['p_familywise']:.2g} over all layers; "
-            f"{sum(row['p_adjusted'] <= 0.05 for row in summary['layers'])} of "
-            f"{summary['n_layers']} layers at a false discovery rate of 5%."
-        )
-    for kind, rows in summary["transfer"].items():
-        _print_transfer(kind, rows)
-    for kind, control in summary["control_tasks"].items():
-        say(_control_sentence(kind, control))
-    say(summary["verdict"])
-
-
-def _print_transfer(kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    print_table(
-        f"Each {kind} held out: probes that never saw it, nor its groups",
-        (kind, "items", "accuracy", "95% interval", "AUROC", "not held out", "layer"),
-        [
-            (
-                row["value"],
-                str(row["n_items"]),
-                _percent(row["accuracy"]),
-                _interval(row["low"], row["high"]),
-                "" if row["auroc"] is None else f"{row['auroc']:.3f}",
-                _percent(row["accuracy_within"]),
-                str(row["layer"]),
-            )
-            for row in rows
-        ],
-    )
-
-
-def _control_sentence(kind: str, control: Mapping[str, Any]) -> str:
-    if not control["applicable"]:
-        return f"Control task (random labels by {kind}): not applicable, {control['why']}."
-    return (
-        f"Control task (random labels by {kind}, {control['n_types']} types that recur across "
-        f"folds): {_percent(control['accuracy'])}; selectivity "
-        f"{100 * control['selectivity']:+.1f} points."
-    )
-
-
-def print_comparison(first: str, second: str, found: Mapping[str, Any]) -> None:
-    """Table of a paired comparison of two probe folders."""
-    print_table(
-        f"Nested probes on the same {found['n_items']} items in {found['n_groups']} groups",
-        ("", "accuracy", "95% interval", "right where the other is wrong"),
-        [
-            (
-                name,
-                _percent(found[key]["value"]),
-                _interval(found[key]["low"], found[key]["high"]),
-                str(found[f"only_{key}_right"]),
-            )
-            for name, key in ((first, "first"), (second, "second"))
-        ],
-        caption=None if found["same_folds"] else "The two sweeps have different folds.",
-    )
-    say(found["verdict"])
 
 
 def print_steering(summary: Mapping[str, Any]) -> None:
@@ -293,7 +177,12 @@ def print_expression_gap(folder: Path, record: RunRecord) -> None:
 
     def row(words: str, key: str, remark: str) -> tuple[str, str, str, str]:
         entry = own[key]
-        return words, _percent(entry["accuracy"]), _interval(entry["low"], entry["high"]), remark
+        return (
+            words,
+            _percent(entry["accuracy"]),
+            _interval(entry["low"], entry["high"]),
+            remark,
+        )
 
     bare = f"{m['bare_verdicts']} of them a bare True/False" if m["bare_verdicts"] else ""
     print_table(

@@ -13,7 +13,13 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from figures.style import COLOURS, new_figure, save, styled
 from interp.files import read_json
 
-__all__ = ["draw_accuracy_by_layer", "draw_expression_gap", "draw_four_way", "draw_steering"]
+__all__ = [
+    "draw_accuracy_by_layer",
+    "draw_expression_gap",
+    "draw_four_way",
+    "draw_probe",
+    "draw_steering",
+]
 
 _CHANCE = 0.5
 
@@ -50,8 +56,33 @@ def _title(data: Mapping[str, Any]) -> str:
     )
 
 
-def draw_accuracy_by_layer(probe: Mapping[str, Any], readouts: Mapping[str, Any]) -> Figure:
-    """Probe accuracy by layer with its interval, the nested choice, chance, and what is said."""
+def draw_probe(folder: Path) -> Path:
+    """Draw `accuracy_by_layer` of a probe folder into it.
+
+    Args:
+        folder: with `probe.json`.
+
+    Returns:
+        the PNG file (a PDF lies beside it).
+
+    Raises:
+        ResultError: the summary is missing.
+    """
+    probe = read_json(folder / "probe.json", "the summary of a probe sweep")
+    with styled():
+        figure = draw_accuracy_by_layer(probe)
+    return save(figure, folder / "accuracy_by_layer")[0]
+
+
+def draw_accuracy_by_layer(
+    probe: Mapping[str, Any], readouts: Mapping[str, Any] | None = None
+) -> Figure:
+    """Probe accuracy by layer with its interval, the nested choice, chance, and what is said.
+
+    Args:
+        probe: content of `probe.json`.
+        readouts: content of `readouts.json`; without it the model's forced choice is drawn.
+    """
     figure = new_figure(6.4, 4.4)
     axes = figure.add_subplot()
     layers = [row["layer"] for row in probe["layers"]]
@@ -116,14 +147,18 @@ def draw_accuracy_by_layer(probe: Mapping[str, Any], readouts: Mapping[str, Any]
         linestyle="none",
         label="nested layer choice (to quote)",
     )
-    for name, style, key in (
-        ("the model's own answer", "-", "answer"),
-        ("its logits, threshold fitted out of fold", "--", "calibrated"),
-    ):
-        entry = readouts["readouts"][key]
-        colour = COLOURS["model" if key == "answer" else "calibrated"]
-        axes.axhspan(entry["low"], entry["high"], color=colour, alpha=0.08, linewidth=0)
-        axes.axhline(entry["accuracy"], color=colour, linestyle=style, linewidth=1.2, label=name)
+    for name, style, colour, accuracy, (low, high) in _own_lines(probe, readouts):
+        axes.axhspan(low, high, color=colour, alpha=0.08, linewidth=0)
+        axes.axhline(accuracy, color=colour, linestyle=style, linewidth=1.2, label=name)
+    if probe.get("untrained"):
+        axes.plot(
+            layers,
+            probe["untrained"]["accuracy_by_layer"],
+            color=COLOURS["calibrated"],
+            linestyle=":",
+            linewidth=1.2,
+            label="same architecture, random weights",
+        )
     axes.axhline(_CHANCE, color=COLOURS["control"], linestyle=":", linewidth=1, label="chance")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("layer (−1: embedding stream)")
@@ -132,6 +167,26 @@ def draw_accuracy_by_layer(probe: Mapping[str, Any], readouts: Mapping[str, Any]
     axes.set_title(_title(probe), fontsize=9, loc="left")
     figure.legend(loc="outside lower center", ncols=2, fontsize=8)
     return figure
+
+
+def _own_lines(
+    probe: Mapping[str, Any], readouts: Mapping[str, Any] | None
+) -> list[tuple[str, str, str, float, tuple[float, float]]]:
+    """Name, line style, colour, accuracy and interval of what the model says itself."""
+    if readouts is None:
+        if probe.get("accuracy_own_answer") is None:
+            return []
+        low, high = probe["accuracy_own_answer_interval"]
+        name = "the model's own forced choice"
+        return [(name, "-", COLOURS["model"], probe["accuracy_own_answer"], (low, high))]
+    answer, fitted = (readouts["readouts"][key] for key in ("answer", "calibrated"))
+    return [
+        (name, style, COLOURS[colour], entry["accuracy"], (entry["low"], entry["high"]))
+        for name, style, colour, entry in (
+            ("the model's own answer", "-", "model", answer),
+            ("its logits, threshold fitted out of fold", "--", "calibrated", fitted),
+        )
+    ]
 
 
 def draw_steering(steering: Mapping[str, Any]) -> Figure:

@@ -31,6 +31,7 @@ __all__ = [
 ENTRY_POINT_GROUP: Final = "interp.item_sources"
 _BUILTIN_MODULES: Final = (
     "interp.sources.avalon",
+    "interp.sources.coordqa",
     "interp.sources.facts",
     "interp.sources.tabular",
     "interp.sources.tomas",

@@ -7,10 +7,12 @@ from typing import Final, Literal, get_args
 __all__ = [
     "ANSWER_CONDITIONS",
     "AnswerCondition",
+    "ClosedForm",
     "Dtype",
     "Grouping",
     "HookPoint",
     "Library",
+    "ProbeKind",
     "Solver",
     "Store",
     "TokenRule",
@@ -40,6 +42,13 @@ Grouping = Literal["group", "none"]
 Solver = Literal["batched", "sklearn"]
 """`batched`: many label vectors and strengths at once in torch; `sklearn`: scikit-learn, converged,
 as the reference."""
+
+ClosedForm = Literal["mass_mean", "ridge", "lda"]
+"""Probes with a closed form: difference of means under a shared covariance, least squares, linear
+discriminant analysis."""
+
+ProbeKind = Literal["logistic", "mass_mean", "ridge", "lda"]
+"""What is fitted to the activations."""
 
 TransferKind = Literal["category", "template"]
 """What a probe is trained without, and tested on."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from interp.errors import ProbeError
 from probes.dual import solve_path
-from probes.linear import gram_matrix
+from probes.linear import gram_matrix, standardise
 from probes.newton import (
     DECISION_ERROR,
     DIRECT_COLUMNS,
@@ -34,8 +33,6 @@ from probes.newton import (
 )
 
 __all__ = ["Decisions", "decide_held_out"]
-
-_ROWS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,7 @@ def decide_held_out(
             "Use fewer --folds or more items."
         )
     y = labels.double()
-    features, shown = _standardised(train, held_out)
+    features, shown, _, _ = standardise(train, held_out)
     n, d = features.shape
     gram = gram_matrix(features) if n <= d else None
     if gram is not None and gram.device.type == "cpu" and labels.shape[1] <= DIRECT_COLUMNS:
@@ -119,23 +116,3 @@ def _by_column(
         torch.from_numpy(np.stack(intercepts, axis=1)),
         max(reached),
     )
-
-
-def _standardised(train: Tensor, held_out: Tensor) -> tuple[Tensor, Tensor]:
-    """Both sets in units of the training items' deviation; constant features become zero."""
-    # In place and by blocks of rows: fresh memory costs more than the arithmetic here.
-    exact = train.to(torch.float64, copy=True)
-    mean = exact.mean(dim=0)
-    exact -= mean
-    variance = torch.zeros_like(mean)
-    for first in range(0, len(exact), _ROWS):
-        variance += exact[first : first + _ROWS].square().sum(dim=0)
-    deviation = (variance / len(exact)).sqrt()
-    # What rounding leaves of a constant feature is not a signal.
-    rounding = 10 * torch.finfo(torch.float64).eps * mean.abs()
-    inverse = torch.where(deviation <= rounding, torch.ones_like(deviation), 1 / deviation)
-    exact *= inverse
-    shown = held_out.to(torch.float64, copy=True)
-    shown -= mean
-    shown *= inverse
-    return exact, shown

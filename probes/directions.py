@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from activations import ActivationCache
 from interp.direction import Direction
 from interp.errors import ProbeError
+from interp.vocabulary import ProbeKind
+from probes.closed import closed_weights
+from probes.linear import standardise
 from probes.solver import fit_probe
 
 __all__ = ["probe_direction"]
@@ -19,6 +23,7 @@ def probe_direction(
     *,
     C: float,
     training: NDArray[np.bool_] | None = None,
+    kind: ProbeKind = "logistic",
 ) -> Direction:
     """Unit vector along a probe's weights, mapped back through the scaler.
 
@@ -29,6 +34,7 @@ def probe_direction(
         layer: 0-based block index.
         C: inverse L2 strength.
         training: (n_items,) of bool, items to fit on; None takes all.
+        kind: which probe.
 
     Raises:
         ProbeError: an item has no label, a class is missing, or the weights are zero.
@@ -42,7 +48,7 @@ def probe_direction(
         raise ProbeError(
             f"A probe direction needs both classes; got {n_true} True and {n_false} False items."
         )
-    weight = fit_probe(cache.resid_post(layer)[kept], labels, C=C).weight
+    weight = _weight(cache.resid_post(layer)[kept], labels, C, kind)
     norm = float(np.linalg.norm(weight))
     if norm == 0:
         raise ProbeError(f"Layer {layer}: the probe's weights are zero; there is no direction.")
@@ -50,7 +56,7 @@ def probe_direction(
         vector=(weight / norm).astype(np.float32),
         layer=layer,
         hook_point="resid_post",
-        method="probe",
+        method="probe" if kind == "logistic" else f"probe_{kind}",
         class_gap=None,
         median_norm=float(np.nanmedian(cache.resid_norm[kept, layer])),
         model_id=cache.manifest["model"]["model_id"],
@@ -58,3 +64,16 @@ def probe_direction(
         n_true=n_true,
         n_false=n_false,
     )
+
+
+def _weight(
+    activations: NDArray[np.float32], labels: NDArray[np.bool_], C: float, kind: ProbeKind
+) -> NDArray[np.float64]:
+    """(d,) weights on raw activations."""
+    if kind == "logistic":
+        return fit_probe(activations, labels, C=C).weight
+    train = torch.from_numpy(activations)
+    z, _, _, inverse = standardise(train, train[:0])
+    weights, _ = closed_weights(kind, z.numpy(), labels[:, None], (C,))
+    # Constant features have no deviation to divide by, and no weight.
+    return np.asarray(weights[:, 0, 0] * inverse.numpy())

@@ -12,11 +12,12 @@ import torch
 from numpy.typing import NDArray
 
 from interp.errors import ProbeError
-from interp.vocabulary import Solver
+from interp.vocabulary import ProbeKind, Solver
 from probes.batched import decide_held_out
+from probes.closed import closed_decisions
 from probes.solver import fit_probe
 
-__all__ = ["C_GRID", "Decide", "LayerFit", "decide_layer", "solver_named"]
+__all__ = ["C_GRID", "Decide", "LayerFit", "decide_layer", "probe_named", "solver_named"]
 
 C_GRID: Final = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """What `--C auto` chooses from, ascending."""
@@ -48,6 +49,28 @@ class LayerFit:
     C: NDArray[np.float64]
     instability: NDArray[np.float64]
     relative_gradient: float | None
+
+
+def probe_named(kind: ProbeKind, solver: Solver, device: str = "cpu") -> Decide:
+    """What fits and decides: `solver_named` for logistic probes, else the closed form.
+
+    Raises:
+        ProbeError: scikit-learn's solver is asked of a closed form.
+    """
+    if kind == "logistic":
+        return solver_named(solver, device)
+    if solver == "sklearn":
+        raise ProbeError(f"--solver sklearn goes with --probe logistic; {kind} has a closed form.")
+
+    def decide(
+        train: NDArray[np.float32],
+        held_out: NDArray[np.float32],
+        labels: NDArray[np.bool_],
+        strengths: Sequence[float],
+    ) -> tuple[NDArray[np.float64], None]:
+        return closed_decisions(kind, train, held_out, labels, strengths), None
+
+    return decide
 
 
 def solver_named(solver: Solver, device: str = "cpu") -> Decide:

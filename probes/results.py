@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from interp.errors import ResultError
 from interp.files import atomic_path, require_file
 from interp.statistics import Estimate, bootstrap_mean, cross_validation_spread
-from interp.vocabulary import Grouping, Solver
+from interp.vocabulary import Grouping, ProbeKind, Solver
 from probes.permutation import Scheme
 from probes.transfer import Transfer, TransferPlan
 
@@ -50,11 +50,15 @@ class ProbeSweep:
         grouping: `group` or `none`.
         manifest: of the cache that was probed.
         C_grid: strengths that `C` was chosen from; one if it was given.
+        probe: what was fitted.
+        one_standard_error: whether the smallest C within one standard error of the best was taken.
         solver: `batched` or `sklearn`.
         relative_gradient: largest gradient norm at a solution, relative to the one at zero weights;
             None if the solver does not say.
         scheme: how labels were permuted; None without permutations.
         null_scores: (n_layers, n_permutations) accuracy on permuted labels.
+        own_logits: (n_items,) the model's own logit of True minus that of False after the answer
+            stub; empty where the cache holds none.
         transfers: decisions about categories or templates that were held out.
         control_types: kind of type (`template`, `entity`) to the (n_items,) types of the items,
             integers from 0, −1 where it is not known.
@@ -79,10 +83,13 @@ class ProbeSweep:
     grouping: Grouping
     manifest: Mapping[str, Any]
     C_grid: tuple[float, ...] = ()
+    probe: ProbeKind = "logistic"
+    one_standard_error: bool = False
     solver: Solver = "batched"
     relative_gradient: float | None = None
     scheme: Scheme | None = None
     null_scores: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
+    own_logits: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     transfers: tuple[Transfer, ...] = ()
     control_types: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     control_right: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
@@ -153,6 +160,8 @@ def write_arrays(path: Path, sweep: ProbeSweep) -> None:
                 "grouping": sweep.grouping,
                 "manifest": dict(sweep.manifest),
                 "C_grid": sweep.C_grid,
+                "probe": sweep.probe,
+                "one_standard_error": sweep.one_standard_error,
                 "solver": sweep.solver,
                 "relative_gradient": sweep.relative_gradient,
                 "scheme": sweep.scheme,
@@ -165,6 +174,7 @@ def write_arrays(path: Path, sweep: ProbeSweep) -> None:
         file["inner_accuracy"] = sweep.inner_accuracy
         file["instability"] = sweep.instability
         file["null_scores"] = sweep.null_scores
+        file["own_logits"] = sweep.own_logits
         file["label"] = sweep.label.astype(np.int8)
         for name in ("item_id", "group_id", "category"):
             file[name] = np.array(getattr(sweep, name), dtype=text)
@@ -229,10 +239,13 @@ def read_sweep(folder: Path) -> ProbeSweep:
                 grouping=settings["grouping"],
                 manifest=settings["manifest"],
                 C_grid=tuple(settings["C_grid"]),
+                probe=settings["probe"],
+                one_standard_error=settings["one_standard_error"],
                 solver=settings["solver"],
                 relative_gradient=settings["relative_gradient"],
                 scheme=settings["scheme"],
                 null_scores=file["null_scores"][:],
+                own_logits=file["own_logits"][:],
                 transfers=_read_transfers(file["transfer"]),
                 control_types=mapping(file, "control_types"),
                 control_right=mapping(file, "control_right"),

@@ -28,8 +28,13 @@ __all__ = ["summarise", "write_sweep"]
 SIGNIFICANT: Final = 0.05
 
 
-def summarise(sweep: ProbeSweep) -> dict[str, Any]:
-    """The content of `probe.json`; accuracies are fractions, intervals are 95%."""
+def summarise(sweep: ProbeSweep, untrained: ProbeSweep | None = None) -> dict[str, Any]:
+    """The content of `probe.json`; accuracies are fractions, intervals are 95%.
+
+    Args:
+        sweep: what to summarise.
+        untrained: the same items under the same folds through the model with random weights.
+    """
 
     def estimate(correct: NDArray[np.bool_], spread: float) -> Estimate:
         return bootstrap_mean(correct, sweep.group_id, seed=sweep.seed, spread=spread)
@@ -62,6 +67,8 @@ def summarise(sweep: ProbeSweep) -> dict[str, Any]:
         # The median where it was chosen by layer and fold.
         "C": float(np.median(sweep.C)),
         "C_grid": list(sweep.C_grid),
+        "probe": sweep.probe,
+        "one_standard_error": sweep.one_standard_error,
         "solver": sweep.solver,
         "relative_gradient": sweep.relative_gradient,
         "accuracy_nested": nested.value,
@@ -77,11 +84,13 @@ def summarise(sweep: ProbeSweep) -> dict[str, Any]:
         "accuracy_best_layer_note": "optimistic: the layer was chosen on the reported folds",
         "accuracy_embedding": pre0.value,
         "accuracy_embedding_interval": [pre0.low, pre0.high],
+        **_own_answer(sweep),
         "majority_class": float(max(sweep.label.mean(), 1 - sweep.label.mean())),
         **null,
         **wording,
         "control_tasks": controls,
         "transfer": {t.plan.kind: _transfer(sweep, t) for t in sweep.transfers},
+        "untrained": None if untrained is None else _untrained(sweep, untrained),
         "verdict": _verdict(null["p_familywise"], wording),
         "by_category": {
             category: float(sweep.correct_nested[[c == category for c in sweep.category]].mean())
@@ -186,6 +195,32 @@ def _transfer(sweep: ProbeSweep, transfer: Transfer) -> list[dict[str, Any]]:
     return rows
 
 
+def _untrained(sweep: ProbeSweep, untrained: ProbeSweep) -> dict[str, Any]:
+    """Nested accuracy with random weights, and what training adds, item by item."""
+    own = untrained.estimate_nested(untrained.correct_nested)
+    gain = sweep.correct_nested.astype(float) - untrained.correct_nested
+    return {
+        "accuracy_nested": own.value,
+        "accuracy_nested_interval": [own.low, own.high],
+        "accuracy_by_layer": untrained.correct.mean(axis=0).tolist(),
+        "gain": asdict(sweep.estimate_nested(gain)),
+        "p": sign_flip_p(gain, sweep.group_id, seed=sweep.seed),
+        "model_id": untrained.manifest["model"]["model_id"],
+    }
+
+
+def _own_answer(sweep: ProbeSweep) -> dict[str, Any]:
+    """Accuracy of the model's own forced choice on the same items."""
+    if not len(sweep.own_logits):
+        return {"accuracy_own_answer": None, "accuracy_own_answer_interval": None}
+    right = (sweep.own_logits > 0) == sweep.label
+    own = bootstrap_mean(right, sweep.group_id, seed=sweep.seed)
+    return {
+        "accuracy_own_answer": own.value,
+        "accuracy_own_answer_interval": [own.low, own.high],
+    }
+
+
 def _auroc(labels: NDArray[np.bool_], decisions: NDArray[np.float64]) -> float | None:
     if labels.all() or not labels.any():
         return None
@@ -244,14 +279,19 @@ def _verdict(p_familywise: float | None, wording: dict[str, Any]) -> str:
     )
 
 
-def write_sweep(folder: Path, sweep: ProbeSweep) -> dict[str, Any]:
-    """Write `probes.h5`, `layers.csv` and, last, `probe.json`; returns the latter's content."""
-    summary = summarise(sweep)
+def write_sweep(
+    folder: Path, sweep: ProbeSweep, untrained: ProbeSweep | None = None
+) -> dict[str, Any]:
+    """Write `probes.h5`, tables, `folds.json` and, last, `probe.json`; returns its content."""
+    summary = summarise(sweep, untrained)
     folder.mkdir(parents=True, exist_ok=True)
     # The summary is the sign that a folder is finished, so an old one goes first.
     (folder / "probe.json").unlink(missing_ok=True)
     (folder / "transfer.csv").unlink(missing_ok=True)
     write_arrays(folder / "probes.h5", sweep)
+    # As `--fold-file` reads it, for sweeps that are to have the same folds.
+    folds = dict(zip(sweep.item_id, sweep.fold.tolist(), strict=True))
+    write_json(folder / "folds.json", folds)
     write_csv(folder / "layers.csv", summary["layers"])
     rows = [{"held_out": k, **row} for k, table in summary["transfer"].items() for row in table]
     if rows:

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from activations import ActivationCache
 from interp.errors import ProbeError
 from interp.items import Item
-from interp.vocabulary import Grouping, Solver, TransferKind
+from interp.vocabulary import Grouping, ProbeKind, Solver, TransferKind
 from probes.baselines import text_baselines
 from probes.control import control_tasks, count_right
-from probes.layer import C_GRID, LayerFit, decide_layer, solver_named
+from probes.layer import C_GRID, LayerFit, decide_layer, probe_named
 from probes.permutation import Scheme, choose_scheme, draw_labels
 from probes.results import ProbeSweep
 from probes.splits import check_folds, make_folds
@@ -31,6 +31,8 @@ def sweep_layers(
     seed: int = 0,
     grouping: Grouping = "group",
     folds: NDArray[np.int64] | None = None,
+    probe: ProbeKind = "logistic",
+    one_standard_error: bool = False,
     solver: Solver = "batched",
     device: str = "cpu",
     n_permutations: int = 0,
@@ -52,7 +54,9 @@ def sweep_layers(
         seed: of the folds and of the permutations.
         grouping: `group` keeps groups whole.
         folds: (n_items,) from 0, instead of drawing them.
-        solver: `batched` or `sklearn`.
+        probe: what is fitted; `lda` has no C.
+        one_standard_error: with C `auto`, the smallest C within one standard error of the best.
+        solver: `batched` or `sklearn`, of logistic probes.
         device: torch device of the batched solver; `auto` takes a GPU.
         n_permutations: label permutations for the null scores.
         items: with their texts and types, for text baselines and control tasks; None leaves these
@@ -71,6 +75,8 @@ def sweep_layers(
             f"{len(unlabelled)} of {cache.n_items} items have no label (first: {unlabelled[0]!r}); "
             f"probes need True/False items."
         )
+    if one_standard_error and C != "auto":
+        raise ProbeError("--one-standard-error goes with --C auto; a given C is not chosen.")
     if n_permutations < 0:
         raise ProbeError(f"--permutations is {n_permutations}; expected 0 or more.")
     labels, groups = cache.label.astype(bool), cache.group_id
@@ -78,8 +84,8 @@ def sweep_layers(
         folds = make_folds(labels, groups, n_folds=n_folds, seed=seed, grouping=grouping)
     else:
         check_folds(folds, labels, groups, grouping=grouping)
-    strengths = C_GRID if C == "auto" else (float(C),)
-    decide = solver_named(solver, device)
+    strengths = C_GRID if C == "auto" and probe != "lda" else (1.0 if C == "auto" else float(C),)
+    decide = probe_named(probe, solver, device)
     scheme: Scheme | None = None
     permuted = np.empty((cache.n_items, 0), dtype=bool)
     if n_permutations:
@@ -90,7 +96,15 @@ def sweep_layers(
     gradients: list[float] = []
 
     def fit(activations: NDArray[np.float32], columns: NDArray[np.bool_], inner: int) -> LayerFit:
-        found = decide_layer(activations, columns, folds, strengths, decide, inner=inner)
+        found = decide_layer(
+            activations,
+            columns,
+            folds,
+            strengths,
+            decide,
+            inner=inner,
+            one_standard_error=one_standard_error,
+        )
         if found.relative_gradient is not None:
             gradients.append(found.relative_gradient)
         return found
@@ -148,10 +162,13 @@ def sweep_layers(
         grouping=grouping,
         manifest=cache.manifest,
         C_grid=strengths,
+        probe=probe,
+        one_standard_error=one_standard_error,
         solver=solver,
         relative_gradient=max(gradients, default=None),
         scheme=scheme,
         null_scores=null_scores,
+        own_logits=_own_logits(cache),
         transfers=tuple(
             Transfer(
                 plan,
@@ -164,6 +181,12 @@ def sweep_layers(
         control_right={name: np.stack(counts) for name, counts in control_right.items()},
         baselines=text_baselines(items, labels, folds) if items and wording else {},
     )
+
+
+def _own_logits(cache: ActivationCache) -> NDArray[np.float64]:
+    logits = cache.answer_logits.astype(float)
+    # A cache whose model was not asked holds no finite pair.
+    return logits[:, 0] - logits[:, 1] if np.isfinite(logits).all() else np.empty(0)
 
 
 def _finite(

@@ -26,6 +26,7 @@ class Cache:
         self.item_id = tuple(f"i{index}" for index in range(self.n_items))
         self.category = tuple(categories or ["c"] * self.n_items)
         self.resid_norm = np.ones((self.n_items, self.n_layers), np.float32)
+        self.answer_logits = np.full((self.n_items, 2), np.nan, np.float32)
         self.manifest: dict[str, Any] = {
             "model": {"model_id": "m"},
             "source": {"name": "s"},

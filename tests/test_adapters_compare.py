@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 from attaching import save_adapter
+from safetensors.torch import load_file
+from test_adapters_verdicts import Touch
 from typer.testing import CliRunner
 
 from activations import HFBackend, describe_source
@@ -130,3 +132,39 @@ def test_an_adapter_that_the_model_does_not_use_is_an_error(
     with pytest.raises(ModelError, match="leaves the output as it is"):
         compare_adapters(backend, [tmp_path / "a"], facts, tmp_path / "out", **options(facts))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_run_folder_and_a_bin_file_are_what_they_stand_for(
+    tmp_path: Path, model_folder: Path, tiny_model: Callable[..., Any]
+) -> None:
+    run = tmp_path / "run"
+    save_adapter(tiny_model("llama"), run / "checkpoint-5", trained=False)
+    save_adapter(tiny_model("llama"), run / "checkpoint-10")
+    pickled = tmp_path / "pickled"
+    shutil.copytree(run / "checkpoint-10", pickled)
+    weights = pickled / "adapter_model.safetensors"
+    torch.save(load_file(weights), pickled / "adapter_model.bin")
+    weights.unlink()
+    command = ["adapters", "compare", str(run), str(pickled), "--base", str(model_folder)]
+    command += ["--source", "facts", "--n", "8", "--max-new-tokens", "2"]
+    result = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "out"), "--json"])
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)
+    # The run stands for its last checkpoint, and the format of the file changes nothing.
+    assert [Path(row["path"]).name for row in rows] == ["checkpoint-10", "pickled"]
+    assert "comparing the last one" in result.stderr
+    same = [{k: v for k, v in row.items() if k != "path"} for row in rows]
+    assert same[0] == same[1] and rows[0]["kl_mean"] > 0.01
+
+
+def test_a_bin_that_would_run_code_is_refused(
+    tmp_path: Path, model_folder: Path, tiny_model: Callable[..., Any]
+) -> None:
+    save_adapter(tiny_model("llama"), tmp_path / "a")
+    (tmp_path / "a" / "adapter_model.safetensors").unlink()
+    mark = tmp_path / "executed"
+    torch.save({"a": Touch(mark)}, tmp_path / "a" / "adapter_model.bin")
+    command = ["adapters", "compare", str(tmp_path / "a"), "--base", str(model_folder), "--n", "8"]
+    result = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2 and "holds more than tensors" in result.stderr
+    assert not mark.exists()

@@ -280,6 +280,7 @@ def test_broken_tensors(code: str, trained: Path) -> None:
         ({"layers_to_transform": [0, 1, 7]}, "targets_match_nothing", "effective"),
         ({"layers_to_transform": [0]}, "not_targeted", "broken"),
         ({"use_qalora": True}, "unsupported_option", "indeterminate"),
+        ({"alora_invocation_tokens": [3, 5]}, "applied_after_invocation", "effective"),
     ],
 )
 def test_configs(changes: dict[str, object], code: str, verdict: str, trained: Path) -> None:

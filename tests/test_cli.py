@@ -279,6 +279,8 @@ def test_every_example_in_the_help_works(
         *("cache info", "cache verify", "cache merge", "cache export", "drift", "behave report"),
         "probe-compare",
         *("run expression-gap", "adapters audit", "adapters compare", "mast inventory"),
+        *("tomas code", "tomas pilot", "tomas accounting", "tomas agreement"),
+        *("tomas check", "tomas provenance", "tomas rewards"),
         *("unco build", "unco play", "unco report", "run noticed-but-silent"),
     }
     # The alias stands for a tiny model here; everything else is as printed.
@@ -289,13 +291,22 @@ def test_every_example_in_the_help_works(
         tokenizer.save_pretrained(tmp_path / name)
     save_adapter(model, tmp_path / "runs" / "grpo")
     write_mast(tmp_path / "traces.json", mast_records(400_000))
+    entry = {"trace_key": "r", "trace_id": 1, "framework": "MetaGPT", "model": "GPT-4o"}
+    entry |= {"code": "ambiguous", "rationale": "why", "supporting_quote": "", "coder": "me"}
+    (tmp_path / "conversion_log.jsonl").write_text(json.dumps(entry) + "\n")
+    for name, words in (("train", "Coder wrote it."), ("held_out", "WebSurfer found it.")):
+        item = {"id": name, "source": f"{name}/1", "prompt": words, "question": "Who knows?"}
+        item |= {"gold": "Nobody.", "supporting_quote": ""}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(item) + "\n")
+    logged = {"global_step": 1, "log_history": [{"step": 1, "reward": 0.5, "reward_std": 0.5}]}
+    (tmp_path / "trainer_state.json").write_text(json.dumps(logged))
     monkeypatch.setattr(
         "activations.spec._locate", lambda _: ("local", str(folder), "smollm2", None)
     )
     monkeypatch.chdir(tmp_path)
     order = (
         *("sources", "items", "extract", "probe", "probe-compare", "direction", "steer", "answer"),
-        *("drift", "cache", "run", "adapters", "behave", "mast", "unco", "demo"),
+        *("drift", "cache", "run", "adapters", "behave", "mast", "tomas", "unco", "demo"),
     )
     # What a command reads, an earlier example has written.
     names = sorted(found, key=lambda name: order.index(name.split()[0]))

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from commands import ok, refused
 
+from activations import ActivationCache
+from figures.expression_gap import draw_accuracy_by_layer
 from interp.direction import read_direction
-from probes import C_GRID, fit_probe, read_sweep
+from probes import C_GRID, fit_probe, probe_direction, read_sweep, sweep_layers
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +75,16 @@ def test_the_table_says_what_to_quote_and_what_follows(cache: Path, tmp_path: Pa
     ):
         assert words in printed.replace("\n", " "), words
     assert set(read_sweep(tmp_path / "p").C.ravel()) <= set(C_GRID)
+    # What the model says itself stands beside it, and all of it in the figure.
+    with ActivationCache.open(cache) as opened:
+        own = (opened.answer_logits[:, 0] > opened.answer_logits[:, 1]) == (opened.label == 1)
+    summary = json.loads((tmp_path / "p" / "probe.json").read_text())
+    assert summary["accuracy_own_answer"] == own.mean()
+    assert "the model's own forced choice" in printed
+    drawn = draw_accuracy_by_layer(summary).legends[0].get_texts()
+    names = {text.get_text() for text in drawn}
+    assert {"the model's own forced choice", "labels permuted, 95% of draws", "chance"} <= names
+    assert (tmp_path / "p" / "accuracy_by_layer.png").stat().st_size > 10_000
     bare = ok("probe", cache, "--permutations", 0, "--no-text-baselines", "--out", tmp_path / "q")
     assert "Not tested" in bare.stdout
     assert "text alone" not in bare.stdout
@@ -89,6 +101,33 @@ def test_held_out_categories_and_the_control_task_are_printed(cache: Path, tmp_p
     assert len(summary["transfer"]["category"]) == 4
 
 
+def test_random_weights_of_the_same_architecture(
+    cache: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    base = ("probe", cache, "--permutations", 0, "--no-text-baselines", "--out", tmp_path / "p")
+    # The cache names its model by the folder's name, which is no place to find it.
+    message = refused(*base, "--untrained")
+    assert "which the cache names but does not hold" in message
+    assert "--model goes with --untrained" in refused(*base, "--model", model_folder)
+    # The model here is one of random weights itself, drawn with seed 0.
+    printed = ok(*base, "--untrained", "--model", model_folder, "--seed", 5).stdout
+    assert "random weights" in printed
+    assert "Training adds" in printed
+    found = json.loads((tmp_path / "p" / "probe.json").read_text())["untrained"]
+    trained, drawn = ActivationCache.open(cache), ActivationCache.open(tmp_path / "p/untrained.h5")
+    with trained, drawn:
+        assert drawn.item_id == trained.item_id
+        assert drawn.manifest["source"] == trained.manifest["source"]
+        assert drawn.manifest["model"]["weights"] != trained.manifest["model"]["weights"]
+        assert not np.allclose(drawn.resid_post(2), trained.resid_post(2), atol=0.1)
+        sweep = read_sweep(tmp_path / "p")
+        again = sweep_layers(drawn, folds=sweep.fold)
+    assert found["accuracy_nested"] == again.correct_nested.mean()
+    assert found["accuracy_by_layer"] == again.correct.mean(axis=0).tolist()
+    gain = sweep.correct_nested.astype(float) - again.correct_nested
+    assert found["gain"]["value"] == pytest.approx(gain.mean())
+
+
 def test_folds_from_a_file(cache: Path, folder: Path, tmp_path: Path) -> None:
     sweep = read_sweep(folder)
     given = {item: int(4 - fold) for item, fold in zip(sweep.item_id, sweep.fold, strict=True)}
@@ -99,6 +138,10 @@ def test_folds_from_a_file(cache: Path, folder: Path, tmp_path: Path) -> None:
     again = read_sweep(tmp_path / "p")
     assert again.fold.tolist() == list(given.values())
     np.testing.assert_allclose(again.decision_values, sweep.decision_values, atol=1e-6)
+    # A sweep's own folds come as such a file.
+    written = folder / "folds.json"
+    ok("probe", cache, "--permutations", 0, "--fold-file", written, "--out", tmp_path / "q")
+    assert (read_sweep(tmp_path / "q").fold == sweep.fold).all()
     path.write_text(json.dumps(given | {sweep.item_id[0]: (given[sweep.item_id[0]] + 1) % 5}))
     assert "cut group" in refused(*base)
     assert "There is no file" in refused(*base[:-3], tmp_path / "none.json", *base[-2:])
@@ -113,7 +156,11 @@ def test_two_sweeps_are_compared_on_the_same_items(
     gap = first.correct_nested.mean() - second.correct_nested.mean()
     assert found["difference"]["value"] == pytest.approx(gap)
     assert "McNemar" in ok("probe-compare", folder, tmp_path / "p").stdout
-    assert "no probe folder" in refused("probe-compare", folder, tmp_path / "none")
+    # Both spellings are one command.
+    again = ok("probe", "compare", folder, tmp_path / "p", "--json").stdout
+    assert json.loads(again) == found
+    assert "paired: A minus B" in ok("probe", "compare", "--help").stdout
+    assert "no probe folder" in refused("probe", "compare", folder, tmp_path / "none")
 
 
 def test_a_direction_from_probe_weights(cache: Path, folder: Path, tmp_path: Path) -> None:
@@ -131,6 +178,27 @@ def test_a_direction_from_probe_weights(cache: Path, folder: Path, tmp_path: Pat
     assert "probe direction at layer 1" in ok(*base, "--C", 1).stderr
     assert not np.allclose(read_direction(path).vector, found.vector, atol=1e-3)
     assert "--C is -1" in refused(*base, "--C", -1)
+
+
+def test_probes_of_another_kind_and_their_directions(cache: Path, tmp_path: Path) -> None:
+    base = ("probe", cache, "--permutations", 0, "--no-text-baselines", "--out", tmp_path / "p")
+    printed = ok(*base, "--probe", "mass_mean", "--C", "auto", "--one-standard-error").stdout
+    assert "Probe (mass_mean)" in printed
+    sweep = read_sweep(tmp_path / "p")
+    assert (sweep.probe, sweep.one_standard_error) == ("mass_mean", True)
+    path = tmp_path / "d.npz"
+    base = ("direction", cache, "--layer", 1, "--out", path)
+    ok(*base, "--kind", "probe", "--probe", tmp_path / "p", "--without-fold", 0)
+    with ActivationCache.open(cache) as opened:
+        expected = probe_direction(
+            opened, 1, C=sweep.C[1, 0], training=sweep.fold != 0, kind="mass_mean"
+        )
+    np.testing.assert_allclose(read_direction(path).vector, expected.vector, atol=1e-6)
+    assert read_direction(path).method == "probe_mass_mean"
+    ok(*base, "--kind", "lda")
+    assert read_direction(path).method == "probe_lda"
+    message = refused("probe", cache, "--probe", "lda", "--solver", "sklearn", "--out", tmp_path)
+    assert "goes with --probe logistic" in message
 
 
 @pytest.mark.parametrize(

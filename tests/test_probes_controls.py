@@ -117,6 +117,31 @@ def test_the_strength_is_chosen_inside_the_training_part() -> None:
     assert (after.C != before.C).any()
 
 
+def test_one_standard_error_takes_the_smallest_strength_that_is_no_worse() -> None:
+    cache = twins(np.random.default_rng(1), n_groups=25)
+    cache.layers[:, 1, :4] += 0.8 * (cache.label[:, None] - 0.5)
+    best, careful = (sweep(cache, C="auto", one_standard_error=o) for o in (False, True))
+    assert (careful.C <= best.C).all()
+    assert (careful.C < best.C).any()
+    # By hand, for one fold and layer.
+    x, y, fold, layer = cache.resid_post(1), cache.label.astype(bool), 3, 1
+    accuracy = np.empty((len(C_GRID), 4))
+    for row, strength in enumerate(C_GRID):
+        for column, judged in enumerate(k for k in range(5) if k != fold):
+            training = (best.fold != fold) & (best.fold != judged)
+            inside = best.fold == judged
+            said = fit_probe(x[training], y[training], C=strength).decide(x[inside]) > 0
+            accuracy[row, column] = (said == y[inside]).mean()
+    mean, error = accuracy.mean(axis=1), accuracy.std(axis=1, ddof=1) / 2
+    top = int(mean.argmax())
+    assert best.C[layer, fold] == C_GRID[top]
+    within = np.flatnonzero(mean >= mean[top] - error[top] - 1e-12)
+    assert careful.C[layer, fold] == C_GRID[int(within[0])]
+    assert careful.inner_accuracy[fold, layer] == pytest.approx(mean[within[0]])
+    with pytest.raises(ProbeError, match="goes with --C auto"):
+        sweep(cache, C=1.0, one_standard_error=True)
+
+
 # Permutations
 
 
@@ -302,6 +327,7 @@ def test_folds_from_a_file(tmp_path: Path) -> None:
         ({"i1": 3}, "cut group 'g0': it has items in folds 0 and 3"),
         ({f"i{k}": 7 for k in range(4)}, "without a gap"),
         ({"i1": "0"}, "the fold of 'i1' is '0'"),
+        ({"i1": None}, "the fold of 'i1' is None"),
         ({"i1": -1}, "the fold of 'i1' is -1"),
     ):
         path.write_text(json.dumps(folds | change))
@@ -313,6 +339,19 @@ def test_folds_from_a_file(tmp_path: Path) -> None:
     path.write_text("[]")
     with pytest.raises(ResultError, match="expected a fold file"):
         read_folds(path, cache.item_id)
+
+
+def test_a_fold_file_with_a_fold_of_one_class_is_refused(tmp_path: Path) -> None:
+    cache = constant_groups(np.random.default_rng(0), n_groups=12)
+    # Groups have one label each: even ones True, and fold 0 gets none but these.
+    fold_of = {
+        group: 0 if group in ("g0", "g2") else 1 + int(group[1:]) % 3 for group in cache.group_id
+    }
+    path = tmp_path / "folds.json"
+    folds = [fold_of[group] for group in cache.group_id]
+    path.write_text(json.dumps(dict(zip(cache.item_id, folds, strict=True))))
+    with pytest.raises(ProbeError, match="Fold 0 holds 6 items of one class only"):
+        sweep(cache, folds=read_folds(path, cache.item_id))
 
 
 def test_controls_survive_the_folder(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from sklearn.preprocessing import StandardScaler
 
 from interp.errors import ProbeError
 from probes import fit_probe
-from probes.batched import _standardised, decide_held_out
+from probes.batched import decide_held_out
 from probes.dual import solve_path
-from probes.linear import gram_matrix
+from probes.linear import gram_matrix, standardise
 from probes.newton import DECISION_ERROR, RELATIVE_GRADIENT
 
 STRENGTHS = (0.001, 0.01, 1.0, 100.0)
@@ -126,7 +126,7 @@ def test_the_quick_way_and_the_robust_one_agree_and_the_quick_one_is_taken() -> 
     train, held = torch.from_numpy(x[:60]), torch.from_numpy(x[60:])
     labels = torch.from_numpy(y[:60, None])
     quick = decide_held_out(train, held, labels, STRENGTHS)
-    features, _ = _standardised(train, held)
+    features = standardise(train, held)[0]
     path = solve_path(
         gram_matrix(features).numpy(),
         y[:60],

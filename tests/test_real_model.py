@@ -13,6 +13,8 @@ from gguf.quants import dequantize
 from activations import HFBackend, ModelSpec, load_backend
 from interp import load_items, open_source
 from interp.errors import ModelError
+from probes import fit_probe
+from probes.layer import solver_named
 
 SPEC = ModelSpec.parse("smollm2", device="cpu")
 
@@ -82,3 +84,28 @@ def test_a_truncated_gguf_is_one_paragraph(tmp_path: Path, share: float) -> None
     message: Any = str(caught.value)
     assert "\n" not in message
     assert f"{int(size * share):,} bytes" in message
+
+
+def test_probes_of_real_residuals_are_those_of_scikit_learn_converged(backend: HFBackend) -> None:
+    items = load_items(open_source("facts"), view="statement", n=48)
+    prompts = backend.tokenize(items)
+    ids = backend.verdict_ids(prompts)
+    with torch.inference_mode():
+        capture = backend.capture(
+            [prompt.ids for prompt in prompts],
+            [len(prompt.ids) - 1 for prompt in prompts],
+            [ids.true_id, ids.false_id],
+        )
+    labels = np.array([bool(item.label) for item in items])
+    train = np.arange(48) % 12 < 8
+    for layer in (5, 15, 29):
+        x = capture.resid_post[:, layer].numpy()
+        strengths = (0.001, 0.01, 1.0)
+        decide = solver_named("batched")
+        values, gradient = decide(x[train], x[~train], labels[train, None], strengths)
+        assert gradient is not None
+        assert gradient <= 1e-7
+        for index, strength in enumerate(strengths):
+            expected = fit_probe(x[train], labels[train], C=strength).decide(x[~train])
+            gap = np.abs(values[:, index, 0] - expected).max()
+            assert gap <= 1e-3 * np.abs(expected).max()

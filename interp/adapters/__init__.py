@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from interp.adapters.audit import audit_adapter, audit_path, audit_tensors
     from interp.adapters.locate import find_adapters
-    from interp.adapters.results import AdapterAudit, ModuleAudit, audit_to_json, write_audits
+    from interp.adapters.results import AdapterAudit, ModuleAudit
+    from interp.adapters.writing import audit_to_json, write_audits
 
 __all__ = [
     "AdapterAudit",
@@ -30,9 +31,9 @@ _HOMES = {
     "audit_adapter": "audit",
     "audit_path": "audit",
     "audit_tensors": "audit",
-    "audit_to_json": "results",
+    "audit_to_json": "writing",
     "find_adapters": "locate",
-    "write_audits": "results",
+    "write_audits": "writing",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from interp.adapters.base import BaseModel
@@ -12,6 +13,8 @@ from interp.adapters.targets import about_base_targets
 
 __all__ = ["about_base", "about_saved"]
 
+# What the name of a GGUF file adds to the model's.
+_QUANTISATION = re.compile(r"(?i)[._-]((i?q\d\w*)|bf16|f16|f32|mxfp4\w*)$")
 _TIED_ENDS = ("embed_tokens.weight", "wte.weight", "lm_head.weight")
 
 
@@ -37,6 +40,10 @@ def about_base(adapter: OpenAdapter, base: BaseModel, modules: list[ModuleAudit]
     if named_base and base.path is not None and not _same_name(named_base, base.path):
         findings.append(
             finding("base_overridden", f"The config names {named_base}, not {base.path}.")
+        )
+    if base.dequantised:
+        findings.append(
+            finding("base_dequantised", f"Relative figures are over {base.label}, dequantised.")
         )
     if config is not None:
         findings += about_base_targets(config, adapter.keys, base)
@@ -114,4 +121,6 @@ def _same_name(named_base: str, path: Path) -> bool:
     # A folder of the Hub's cache has the name further up.
     names = {Path(named_base).name, f"models--{named_base.replace('/', '--')}"}
     segments = {*path.parts, *path.resolve().parts}
+    if path.suffix == ".gguf":
+        segments.add(_QUANTISATION.sub("", path.stem))
     return not {name.casefold() for name in names}.isdisjoint(s.casefold() for s in segments)

@@ -12,6 +12,7 @@ import torch
 from interp.adapters.against import about_base, about_saved
 from interp.adapters.base import BaseModel, live_base, open_base
 from interp.adapters.budget import Budget, live_budget, read_budget
+from interp.adapters.direction import overlap_of
 from interp.adapters.findings import Finding
 from interp.adapters.full import FULL, about_full, full_checkpoints, full_updates
 from interp.adapters.initial import initial_updates, read_initial, subtracted
@@ -21,6 +22,7 @@ from interp.adapters.results import AdapterAudit, ModuleAudit, total
 from interp.adapters.updates import Update
 from interp.adapters.verdict import explain, judge, judge_budget
 from interp.adapters.working import measure_all
+from interp.direction import Direction
 from interp.errors import AdapterError
 
 __all__ = ["audit_adapter", "audit_full", "audit_path", "audit_tensors"]
@@ -34,6 +36,7 @@ def audit_path(
     *,
     base: Path | str | None = None,
     initial: Path | str | None = None,
+    direction: Direction | None = None,
     device: str = "cpu",
     progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[AdapterAudit, ...]:
@@ -44,6 +47,7 @@ def audit_path(
             fine-tuned model.
         base: folder of the base model; without it there are no relative figures.
         initial: the adapter as it was before training, for initialisations that rewrite the base.
+        direction: of the residual stream, for ‖vᵀΔW‖ of the modules that write to it.
         device: where the arithmetic runs: a device of torch, or `auto`.
         progress: called with the name of each parameter that is done.
 
@@ -61,11 +65,20 @@ def audit_path(
         if base is None or not whole:
             raise
         return tuple(
-            audit_full(folder, base=base, step=step, device=device, progress=progress)
+            audit_full(
+                folder, base=base, step=step, direction=direction, device=device, progress=progress
+            )
             for folder, step in whole
         )
     return tuple(
-        audit_adapter(folder, base=base, initial=initial, device=device, progress=progress)
+        audit_adapter(
+            folder,
+            base=base,
+            initial=initial,
+            direction=direction,
+            device=device,
+            progress=progress,
+        )
         for folder in folders
     )
 
@@ -75,6 +88,7 @@ def audit_adapter(
     *,
     base: Path | str | None = None,
     initial: Path | str | None = None,
+    direction: Direction | None = None,
     device: str = "cpu",
     progress: Callable[[str], None] = lambda _: None,
 ) -> AdapterAudit:
@@ -91,6 +105,7 @@ def audit_adapter(
             (budget, found),
             path=folder.path,
             step=folder.step,
+            direction=direction,
             device=device,
             progress=progress,
         )
@@ -107,6 +122,7 @@ def audit_tensors(
     training_arguments: Mapping[str, Any] | None = None,
     name: str = "live adapter",
     step: int | None = None,
+    direction: Direction | None = None,
     device: str = "cpu",
     progress: Callable[[str], None] = lambda _: None,
 ) -> AdapterAudit:
@@ -129,6 +145,7 @@ def audit_tensors(
             they are known; without them AdamW with its usual β is assumed.
         name: stands in the result's `path`.
         step: optimiser steps so far.
+        direction: of the residual stream, for ‖vᵀΔW‖ of the modules that write to it.
         device: where the arithmetic runs: a device of torch, or `auto`.
         progress: called with the name of each parameter that is done.
 
@@ -155,6 +172,7 @@ def audit_tensors(
             budget,
             path=Path(name),
             step=step,
+            direction=direction,
             device=device,
             progress=progress,
         )
@@ -168,6 +186,7 @@ def _audited(
     *,
     path: Path,
     step: int | None,
+    direction: Direction | None,
     device: str,
     progress: Callable[[str], None],
 ) -> AdapterAudit:
@@ -177,13 +196,28 @@ def _audited(
         findings = [f for f in findings if f.code != "rewritten_base"]
         updates = (subtracted(update, start) for update in updates)
     config = adapter.config
-    modules, found = measure_all(updates, config.init if config else "", device, progress)
+    modules, found = measure_all(
+        updates,
+        config.init if config else "",
+        device,
+        progress,
+        direction=None if direction is None else direction.vector,
+    )
     findings += found
     if base is not None:
         findings += about_base(adapter, base, modules)
     findings += about_saved(adapter, modules)
     method = None if config is None else config.method
-    return _concluded(path, method, step, modules, findings, budget[0], base_given=base is not None)
+    return _concluded(
+        path,
+        method,
+        step,
+        modules,
+        findings,
+        budget[0],
+        base_given=base is not None,
+        direction=direction,
+    )
 
 
 def audit_full(
@@ -191,6 +225,7 @@ def audit_full(
     *,
     base: Path | str,
     step: int | None = None,
+    direction: Direction | None = None,
     device: str = "cpu",
     progress: Callable[[str], None] = lambda _: None,
 ) -> AdapterAudit:
@@ -200,6 +235,7 @@ def audit_full(
         folder: of the fine-tuned model.
         base: of the model that it started from.
         step: N, where the folder is a `checkpoint-N`.
+        direction: as for `audit_path`.
         device: where the arithmetic runs.
         progress: called with the name of each parameter that is done.
 
@@ -211,9 +247,17 @@ def audit_full(
             state if (state := folder / "trainer_state.json").is_file() else None
         )
         updates = full_updates(tuned.tensors, opened_base)
-        modules, found = measure_all(updates, "", device, progress)
+        modules, found = measure_all(
+            updates,
+            "",
+            device,
+            progress,
+            direction=None if direction is None else direction.vector,
+        )
         found += about_full(opened_base, modules)
-    return _concluded(folder, FULL, step, modules, findings + found, budget, base_given=True)
+    return _concluded(
+        folder, FULL, step, modules, findings + found, budget, base_given=True, direction=direction
+    )
 
 
 def _concluded(
@@ -225,6 +269,7 @@ def _concluded(
     budget: Budget | None,
     *,
     base_given: bool,
+    direction: Direction | None,
 ) -> AdapterAudit:
     uncertain = any(f.code in _UNCERTAIN for f in findings)
     judgement = judge(modules, findings, indeterminate=uncertain, base_given=base_given)
@@ -241,6 +286,7 @@ def _concluded(
         totals=total(modules),
         modules=tuple(modules),
         budget={} if budget is None else {**budget.to_json(), **reach},
+        direction=None if direction is None else overlap_of(modules, direction),
     )
 
 
@@ -249,8 +295,8 @@ def _checked_device(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.empty(0, device=device, dtype=torch.float64)
+    except (RuntimeError, AssertionError, TypeError) as error:
         raise AdapterError(
             f"The device {device!r} cannot be used ({str(error).splitlines()[0]}). Take cpu or "
             f"auto."

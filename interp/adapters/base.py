@@ -46,6 +46,7 @@ class BaseModel:
         tied: whether input and output embeddings are one tensor.
         by_tail: from a name's end, counted from the block index on, to full names.
         multimodal: whether its config has parts for several kinds of input.
+        dequantised: whether its weights were stored in fewer bits than they have here.
     """
 
     path: Path | None
@@ -53,6 +54,7 @@ class BaseModel:
     tied: bool
     by_tail: dict[str, list[str]]
     multimodal: bool = False
+    dequantised: bool = False
 
     @classmethod
     def of(
@@ -62,12 +64,13 @@ class BaseModel:
         path: Path | None = None,
         tied: bool = False,
         multimodal: bool = False,
+        dequantised: bool = False,
     ) -> BaseModel:
         """A base with an index of its names."""
         by_tail: dict[str, list[str]] = {}
         for name in tensors:
             by_tail.setdefault(_tail(name), []).append(name)
-        return cls(path, tensors, tied, by_tail, multimodal)
+        return cls(path, tensors, tied, by_tail, multimodal, dequantised)
 
     @property
     def label(self) -> str:
@@ -189,13 +192,22 @@ class BaseModel:
 def open_base(path: Path) -> Iterator[BaseModel]:
     """Open a local model folder (safetensors, or `pytorch_model.bin` with `weights_only`).
 
+    A GGUF file is opened as `interp.adapters.gguf_base.open_gguf` does.
+
     Raises:
         AdapterError: not a folder with weights, or they cannot be read.
     """
+    if path.suffix == ".gguf" and path.is_file():
+        from interp.adapters.gguf_base import open_gguf
+
+        with open_gguf(path) as base:
+            yield base
+        return
     files = shards(path, "model", "pytorch_model.bin") if path.is_dir() else ()
     if not files:
         raise AdapterError(
-            f"{path} is no base model: expected a folder with model.safetensors or its shards. "
+            f"{path} is no base model: expected a folder with model.safetensors or its shards, or "
+            f"a GGUF file. "
             f"Give the folder of the model that the adapter was trained on."
         )
     with Tensors(files) as tensors:

@@ -121,6 +121,11 @@ CODES: Final[dict[str, tuple[Severity, bool, str]]] = {
     "needs_base": (_W, False, "Give the base model: --base DIR."),
     "saved_tensors_unverified": (_W, False, "Give the base model: --base DIR."),
     "base_quantized": (_W, False, "Give the base model in float32, bfloat16 or float16."),
+    "base_dequantised": (
+        _I,
+        False,
+        "Norms are good to the quantisation's error; compare saved tensors with the base itself.",
+    ),
     "base_not_finite": (_W, False, "The base model's file is damaged: copy it again."),
     "random_initialisation": (
         _W,
@@ -137,6 +142,11 @@ CODES: Final[dict[str, tuple[Severity, bool, str]]] = {
     "pattern_invalid": (_W, False, "Write a regular expression that compiles."),
     "saved_tensors_identical": (_I, False, "They need not be saved: drop modules_to_save or bias."),
     "base_tensors_saved": (_I, False, "They replace the base's: make sure that this is meant."),
+    "applied_after_invocation": (
+        _I,
+        False,
+        "Compare with the invocation in the prompt; without it the base answers.",
+    ),
     "tied_embeddings": (_I, False, "Embedding and output head change together; expect both."),
     "base_overridden": (_I, False, "Make sure that both names mean the same weights."),
     "extreme_update": (_W, False, "Check the scaling, and that the run did not diverge."),

@@ -6,17 +6,20 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from interp.adapters.delta import Delta, LowRank, blocks, to_matrix
+from interp.adapters.direction import direction_overlap, writes
 from interp.adapters.findings import Finding, finding
 from interp.adapters.keys import layer_of
-from interp.adapters.norms import max_abs, max_abs_of, norm_of, spectrum
+from interp.adapters.norms import Spectrum, max_abs, max_abs_of, norm_of, spectrum
 from interp.adapters.results import ModuleAudit
 from interp.adapters.thresholds import SINGULAR_VALUES_KEPT
 from interp.adapters.updates import Update
 
-__all__ = ["Merge", "measure", "merge_shares"]
+__all__ = ["Merge", "measure", "merge_shares", "on_device"]
 
 _ONE_FACTOR_ZERO: Final = ("true", "gaussian", "eva")
 
@@ -39,7 +42,12 @@ class Merge:
 
 
 def measure(
-    update: Update, *, init: str, device: str = "cpu"
+    update: Update,
+    *,
+    init: str,
+    device: str = "cpu",
+    direction: NDArray[np.float32] | None = None,
+    known: tuple[Spectrum, float] | None = None,
 ) -> tuple[ModuleAudit, tuple[Finding, ...]]:
     """Figures of one update.
 
@@ -47,6 +55,8 @@ def measure(
         update: with ΔW, or without where it is not known.
         init: `init_lora_weights` of the config, to judge the factor that starts at random.
         device: where the arithmetic runs.
+        direction: (d_model,) of the residual stream; asked of modules that write to it.
+        known: spectrum and max|ΔW|, where they were computed in a batch.
 
     Returns:
         the figures, and what was found while they were computed.
@@ -68,15 +78,15 @@ def measure(
     if delta is None:
         return audit, update.findings
     if device != "cpu" and isinstance(delta, LowRank):
-        delta = LowRank(delta.left.to(device), delta.right.to(device), delta.scale)
-    found = spectrum(delta)
+        delta = on_device(delta, device)
+    found, largest = known if known is not None else (spectrum(delta), max_abs(delta))
     audit = replace(
         audit,
         shape=(delta.n_rows, delta.n_columns),
         n_weights=delta.n_rows * delta.n_columns,
         frobenius=found.frobenius,
         spectral=found.spectral,
-        max_abs_delta=max_abs(delta),
+        max_abs_delta=largest,
         stable_rank=found.stable_rank,
         effective_rank=found.effective_rank,
         singular_values=found.singular_values[:SINGULAR_VALUES_KEPT],
@@ -92,6 +102,10 @@ def measure(
             effective_rank=None,
             singular_values=(),
         ), (*update.findings, broken)
+    if direction is not None and writes(update.module) and update.kind != "bias":
+        sides = delta.left.shape[1] if isinstance(delta, LowRank) else delta.n_rows
+        if sides == direction.shape[0]:
+            audit = replace(audit, direction_overlap=direction_overlap(delta, direction))
     if update.origin is None:
         return audit, update.findings
     merge = merge_shares(delta, to_matrix(update.origin, update.layout), device=device)
@@ -106,6 +120,11 @@ def measure(
         bf16_changed=merge.bf16_changed,
         fp16_changed=merge.fp16_changed,
     ), update.findings
+
+
+def on_device(delta: LowRank, device: str) -> LowRank:
+    """The same update with its factors there."""
+    return LowRank(delta.left.to(device), delta.right.to(device), delta.scale)
 
 
 def merge_shares(delta: Delta, weight: torch.Tensor, *, device: str = "cpu") -> Merge:

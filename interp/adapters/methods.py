@@ -353,6 +353,14 @@ def about_method(config: AdapterConfig) -> list[Finding]:
                 f"of the base into the factors.",
             )
         ]
+    if config.raw.get("alora_invocation_tokens"):
+        return [
+            finding(
+                "applied_after_invocation",
+                "alora_invocation_tokens are set: only tokens from the invocation on see the "
+                "change.",
+            )
+        ]
     if config.method == "LORA" and config.init in ("false", "none"):
         return [finding("random_initialisation", f"init_lora_weights is {config.init}.")]
     options = [n for n in ("init_weights", "init_ia3_weights") if config.raw.get(n) is False]

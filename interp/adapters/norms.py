@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +11,16 @@ import torch
 from interp.adapters.delta import BLOCK_ELEMENTS, Delta, Kronecker, LowRank, blocks
 from interp.adapters.lanczos import largest_singular_value
 
-__all__ = ["Spectrum", "core_singular_values", "max_abs", "max_abs_of", "norm_of", "spectrum"]
+__all__ = [
+    "Spectrum",
+    "core_singular_values",
+    "max_abs",
+    "max_abs_of",
+    "maxima",
+    "norm_of",
+    "spectra",
+    "spectrum",
+]
 
 _EXACT_SIDE: Final = 512
 """Full-rank updates up to this size get all singular values; larger ones the largest only."""
@@ -58,8 +68,7 @@ def spectrum(delta: Delta) -> Spectrum:
     computed by blocks of rows; the spectral norm of large ones by `largest_singular_value`.
     """
     if isinstance(delta, LowRank):
-        values = core_singular_values(delta).flatten().sort(descending=True).values
-        return _from_values(values, complete=True)
+        return spectra([delta])[0]
     if isinstance(delta, Kronecker):
         return _of_kronecker(delta)
     if min(delta.n_rows, delta.n_columns) <= _EXACT_SIDE:
@@ -68,6 +77,19 @@ def spectrum(delta: Delta) -> Spectrum:
     square = sum(float(delta.rows(*block).double().square().sum()) for block in blocks(delta))
     values = torch.tensor([largest_singular_value(delta)], dtype=torch.float64)
     return _from_values(values, complete=False, frobenius=square**0.5)
+
+
+def spectra(deltas: Sequence[LowRank]) -> list[Spectrum]:
+    """Norms and singular values of factored updates of one shape, as one batch of r×r cores."""
+    left, right = (torch.cat([getattr(d, side) for d in deltas]) for side in ("left", "right"))
+    values = core_singular_values(LowRank(left, right, 1.0)).cpu()
+    return [
+        _from_values(
+            own.flatten().sort(descending=True).values * abs(delta.scale),
+            complete=True,
+        )
+        for own, delta in zip(values.chunk(len(deltas)), deltas, strict=True)
+    ]
 
 
 def _of_kronecker(delta: Kronecker) -> Spectrum:
@@ -97,32 +119,62 @@ def _from_values(
 
 
 def max_abs(delta: Delta, elements: int = BLOCK_ELEMENTS) -> float:
-    """Exact max|ΔW|, at most `elements` entries of ΔW in memory at a time.
-
-    A factored update is searched in float32, with both factors scaled to unit maximum so that
-    tiny ones do not underflow, and the winning entry is computed again in float64.
-    """
+    """Exact max|ΔW|, at most `elements` entries of ΔW in memory at a time."""
     if isinstance(delta, Kronecker):
         return max_abs_of(delta.left) * max_abs_of(delta.right) * abs(delta.scale)
     if not isinstance(delta, LowRank):
         return max((max_abs_of(delta.rows(*block)) for block in blocks(delta, elements)), default=0)
-    size_left, size_right = max_abs_of(delta.left), max_abs_of(delta.right)
-    if size_left == 0 or size_right == 0 or delta.scale == 0:
-        return 0.0
-    left = (delta.left.double() / size_left).float()
-    right = (delta.right.double() / size_right).float()
-    best, where = -1.0, (0, 0)
-    unit = LowRank(left, right, 1.0)
-    for start, stop in blocks(unit, elements):
-        block = unit.rows(start, stop)
-        low, high = torch.aminmax(block)
-        largest = max(-float(low), float(high))
-        if largest > best:
-            flat = int(block.argmin() if -float(low) > float(high) else block.argmax())
-            best, where = largest, (start + flat // delta.n_columns, flat % delta.n_columns)
-    which, row = divmod(where[0], delta.left.shape[1])
-    exact = delta.left[which, row].double() @ delta.right[which, :, where[1]].double()
-    return abs(float(exact) * delta.scale)
+    return maxima([delta], elements)[0]
+
+
+def maxima(deltas: Sequence[LowRank], elements: int = BLOCK_ELEMENTS) -> list[float]:
+    """Exact max|ΔW| of factored updates of one shape, as one batch.
+
+    Searched in float32, with both factors scaled to unit maximum so that tiny ones do not
+    underflow; the winning entry of each is computed again in float64.
+
+    Args:
+        deltas: all of one shape, on one device.
+        elements: entries of all ΔW together that are in memory at a time.
+    """
+    n, out, _ = deltas[0].left.shape
+    n_columns = deltas[0].n_columns
+    sizes = [(max_abs_of(d.left), max_abs_of(d.right)) for d in deltas]
+    left = torch.cat([_unit(d.left, size) for d, (size, _) in zip(deltas, sizes, strict=True)])
+    right = torch.cat([_unit(d.right, size) for d, (_, size) in zip(deltas, sizes, strict=True)])
+    n_matrices = left.shape[0]
+    best = torch.full((n_matrices,), -1.0, device=left.device)
+    where = torch.zeros(n_matrices, dtype=torch.long, device=left.device)
+    # Few rows of many matrices, or a few matrices whole: as many entries either way.
+    group = max(1, min(n_matrices, elements // max(1, n_columns)))
+    step = max(1, elements // max(1, n_columns * group))
+    for first in range(0, n_matrices, group):
+        which = slice(first, first + group)
+        for start in range(0, out, step):
+            block = left[which, start : start + step] @ right[which]
+            flat = block.abs_().flatten(1)
+            largest, place = flat.max(dim=1)
+            better = largest > best[which]
+            best[which] = torch.where(better, largest, best[which])
+            where[which] = torch.where(better, place + start * n_columns, where[which])
+    found = []
+    values, places = best.tolist(), where.tolist()
+    for index, delta in enumerate(deltas):
+        if 0.0 in sizes[index] or delta.scale == 0 or not n * out * n_columns:
+            found.append(0.0)
+            continue
+        # Of stacked matrices, the one with the largest entry.
+        own = range(index * n, (index + 1) * n)
+        matrix = max(own, key=lambda m: values[m]) - index * n
+        row, column = divmod(places[index * n + matrix], n_columns)
+        exact = delta.left[matrix, row].double() @ delta.right[matrix, :, column].double()
+        found.append(abs(float(exact) * delta.scale))
+    return found
+
+
+def _unit(factor: torch.Tensor, size: float) -> torch.Tensor:
+    """A factor over its largest entry, in float32."""
+    return (factor.double() / size).float() if size > 0 else factor.float()
 
 
 def max_abs_of(tensor: torch.Tensor) -> float:

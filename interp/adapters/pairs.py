@@ -1,4 +1,4 @@
-"""Two runs side by side, and an update beside a direction; ΔW is never materialised.
+"""Two runs side by side; ΔW is never materialised.
 
 Two runs with the same initialisation agree because they started alike, not because they learned
 alike: they are refused as evidence. With independent initialisations the row spaces of ΔW are
@@ -9,64 +9,57 @@ left singular vectors) is the better question.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from interp.adapters.budget import read_training_arguments
 from interp.adapters.delta import LowRank
+from interp.adapters.direction import direction_overlap
 from interp.adapters.locate import AdapterFolder, find_adapters
-from interp.adapters.read import open_adapter, read_updates
+from interp.adapters.read import OpenAdapter, open_adapter, read_updates
+from interp.adapters.results import AdapterAudit, PairedModule, RunComparison
 from interp.adapters.updates import Update
 from interp.errors import AdapterError
 
 __all__ = [
     "PairedModule",
     "compare_runs",
+    "compared",
     "cosine",
     "direction_overlap",
+    "inner_product",
     "left_alignment",
+    "with_comparisons",
 ]
 
 _SAME_START: Final = 0.5
 """Cosine of two A that independent initialisations do not come near (their spread is 1/√(r·in))."""
 
 
-@dataclass(frozen=True, slots=True)
-class PairedModule:
-    """One parameter that two adapters change.
-
-    Attributes:
-        name: the parameter.
-        cosine: of the two ΔW as vectors; None where one is zero.
-        left_alignment: |cos| of their top left singular vectors, what they write most.
-        chance: √(2/(π·out)), the expected |cos| of two random directions.
-    """
-
-    name: str
-    cosine: float | None
-    left_alignment: float | None
-    chance: float
+def inner_product(first: LowRank, second: LowRank) -> float:
+    """⟨ΔW₁, ΔW₂⟩ from r×r products: the sum over (L₁ᵀL₂) ∘ (R₁R₂ᵀ)."""
+    _same_shape(first, second)
+    left = first.left.double().transpose(1, 2) @ second.left.double()
+    right = first.right.double() @ second.right.double().transpose(1, 2)
+    return float((left * right).sum()) * first.scale * second.scale
 
 
 def cosine(first: LowRank, second: LowRank) -> float | None:
-    """⟨ΔW₁, ΔW₂⟩/(‖ΔW₁‖‖ΔW₂‖) from r×r products; None where one of them is zero.
+    """⟨ΔW₁, ΔW₂⟩/(‖ΔW₁‖‖ΔW₂‖), never materialised; None where one of them is zero."""
+    return _over(
+        inner_product(first, second), inner_product(first, first), inner_product(second, second)
+    )
 
-    ⟨L₁R₁, L₂R₂⟩ is the sum over (L₁ᵀL₂) ∘ (R₁R₂ᵀ).
-    """
 
-    def product(a: LowRank, b: LowRank) -> float:
-        left = a.left.double().transpose(1, 2) @ b.left.double()
-        right = a.right.double() @ b.right.double().transpose(1, 2)
-        return float((left * right).sum()) * a.scale * b.scale
-
-    _same_shape(first, second)
-    sizes = product(first, first) * product(second, second)
-    return product(first, second) / math.sqrt(sizes) if sizes > 0 else None
+def _over(product: float, first: float, second: float) -> float | None:
+    size = math.sqrt(max(first, 0.0)) * math.sqrt(max(second, 0.0))
+    return max(-1.0, min(1.0, product / size)) if size > 0 else None
 
 
 def left_alignment(first: LowRank, second: LowRank) -> float | None:
@@ -82,29 +75,6 @@ def left_alignment(first: LowRank, second: LowRank) -> float | None:
     return abs(float(vector @ other))
 
 
-def direction_overlap(delta: LowRank, vector: NDArray[np.float32]) -> float:
-    """‖vᵀΔW‖ for a unit vector v in the output space: how much of ΔW writes along v.
-
-    For modules that write to the residual stream (o_proj, down_proj), with v the direction of a
-    probe. Beside ‖ΔW‖_F/√out, what a random direction gives.
-
-    Args:
-        delta: of one matrix.
-        vector: (out,), unit norm.
-
-    Raises:
-        AdapterError: the sizes do not fit.
-    """
-    unit = torch.as_tensor(np.asarray(vector), dtype=torch.float64)
-    if delta.left.shape[0] != 1 or unit.shape != (delta.left.shape[1],):
-        raise AdapterError(
-            f"A direction of shape {tuple(unit.shape)} does not fit ΔW with {delta.n_rows} output "
-            f"features. Take a module that writes to the residual stream."
-        )
-    written = (unit / unit.norm()) @ delta.left[0].double() @ delta.right[0].double()
-    return float(written.norm()) * abs(delta.scale)
-
-
 def compare_runs(first: Path | str, second: Path | str) -> tuple[PairedModule, ...]:
     """Compare two adapters of LoRA's kind, parameter by parameter.
 
@@ -112,15 +82,40 @@ def compare_runs(first: Path | str, second: Path | str) -> tuple[PairedModule, .
         AdapterError: a path holds not exactly one adapter, they have no parameter in common, or
             both runs started from the same initialisation.
     """
+    return compared(first, second).modules
+
+
+def compared(first: Path | str, second: Path | str) -> RunComparison:
+    """The same with what it comes to; a parameter's factors are held only while it is compared.
+
+    Raises:
+        AdapterError: as for `compare_runs`.
+    """
     folders = [_single(Path(path)) for path in (first, second)]
-    ours, theirs = ({u.name: u for u in _factored(folder)} for folder in folders)
-    common = [name for name in ours if name in theirs]
-    if not common:
-        raise AdapterError(f"{first} and {second} change no parameter in common.")
     seeds = [
         read_training_arguments(folder.path / "training_args.bin").get("seed") for folder in folders
     ]
-    alike = _start_cosine(ours, theirs, common)
+    found: list[PairedModule] = []
+    starts: list[float] = []
+    sums = [0.0, 0.0, 0.0]
+    for one, other in _common(*folders):
+        a, b = one.delta, other.delta
+        if not (isinstance(a, LowRank) and isinstance(b, LowRank)):
+            continue
+        products = (inner_product(a, b), inner_product(a, a), inner_product(b, b))
+        sums = [total + product for total, product in zip(sums, products, strict=True)]
+        starts += _start_cosine(one, other)
+        found.append(
+            PairedModule(
+                name=one.name,
+                cosine=_over(*products),
+                left_alignment=left_alignment(a, b),
+                chance=math.sqrt(2 / (math.pi * a.left.shape[1])),
+            )
+        )
+    if not found:
+        raise AdapterError(f"{first} and {second} change no parameter in common.")
+    alike = float(np.median(starts)) if starts else 0.0
     if alike > _SAME_START or (seeds[0] is not None and seeds[0] == seeds[1]):
         why = (
             f"their A have a cosine of {alike:.2f}"
@@ -131,19 +126,46 @@ def compare_runs(first: Path | str, second: Path | str) -> tuple[PairedModule, .
             f"{first} and {second} started alike ({why}), so their agreement is no evidence that "
             f"they learned alike. Train one of them from another seed."
         )
-    found = []
-    for name in common:
-        one, other = ours[name].delta, theirs[name].delta
-        if isinstance(one, LowRank) and isinstance(other, LowRank):
-            found.append(
-                PairedModule(
-                    name=name,
-                    cosine=cosine(one, other),
-                    left_alignment=left_alignment(one, other),
-                    chance=math.sqrt(2 / (math.pi * one.left.shape[1])),
-                )
-            )
-    return tuple(found)
+    return RunComparison(
+        other=Path(second),
+        cosine=_over(*sums),
+        median_cosine=_median([pair.cosine for pair in found]),
+        median_left_alignment=_median([pair.left_alignment for pair in found]),
+        chance=_median([pair.chance for pair in found]),
+        modules=tuple(found),
+    )
+
+
+def with_comparisons(runs: Sequence[tuple[Path, Sequence[AdapterAudit]]]) -> list[AdapterAudit]:
+    """All audits of several runs, the last of each with its comparisons to the other runs' last.
+
+    Runs that may not be compared are listed with the reason.
+
+    Args:
+        runs: a path and its audits, in the order of steps.
+    """
+    found: list[AdapterAudit] = []
+    for place, (path, audits) in enumerate(runs):
+        against = [
+            _compared_or_refused(path, other)
+            for index, (other, _) in enumerate(runs)
+            if index != place
+        ]
+        found += audits[:-1]
+        found += [replace(audit, compared=tuple(against)) for audit in audits[-1:]]
+    return found
+
+
+def _compared_or_refused(path: Path, other: Path) -> RunComparison:
+    try:
+        return compared(path, other)
+    except AdapterError as error:
+        return RunComparison(other=other, refused=str(error))
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if known else None
 
 
 def _single(path: Path) -> AdapterFolder:
@@ -154,21 +176,36 @@ def _single(path: Path) -> AdapterFolder:
     return found[-1]
 
 
-def _factored(folder: AdapterFolder) -> list[Update]:
-    with open_adapter(folder) as adapter:
-        return [u for u in read_updates(adapter, None) if isinstance(u.delta, LowRank)]
+def _common(first: AdapterFolder, second: AdapterFolder) -> Iterator[tuple[Update, Update]]:
+    """Updates of the same parameters, side by side; both files are read in one order of modules."""
+    with open_adapter(first) as one, open_adapter(second) as other:
+        shared = {key.module for key in one.keys} & {key.module for key in other.keys}
+        waiting: tuple[dict[str, Update], dict[str, Update]] = ({}, {})
+        pairs = zip_longest(_factored(one, shared), _factored(other, shared))
+        for pair in pairs:
+            for side, update in enumerate(pair):
+                if update is not None:
+                    waiting[side][update.name] = update
+            for name in [name for name in waiting[0] if name in waiting[1]]:
+                yield waiting[0].pop(name), waiting[1].pop(name)
 
 
-def _start_cosine(ours: dict[str, Update], theirs: dict[str, Update], common: list[str]) -> float:
-    """Median cosine of the factors that start at random."""
-    found = []
-    for name in common:
-        a, b = ours[name].fixed, theirs[name].fixed
-        if a is not None and b is not None and a.shape == b.shape:
-            flat = a.double().flatten(), b.double().flatten()
-            size = float(flat[0].norm() * flat[1].norm())
-            found.append(float(flat[0] @ flat[1]) / size if size else 0.0)
-    return float(np.median(found)) if found else 0.0
+def _factored(adapter: OpenAdapter, modules: set[str]) -> Iterator[Update]:
+    return (
+        update
+        for update in read_updates(adapter, None)
+        if isinstance(update.delta, LowRank) and update.module in modules
+    )
+
+
+def _start_cosine(one: Update, other: Update) -> list[float]:
+    """Cosine of the factors that start at random; empty where they cannot be compared."""
+    a, b = one.fixed, other.fixed
+    if a is None or b is None or a.shape != b.shape:
+        return []
+    first, second = a.double().flatten(), b.double().flatten()
+    size = float(first.norm() * second.norm())
+    return [float(first @ second) / size if size else 0.0]
 
 
 def _top_left(delta: LowRank, which: int | None = None) -> tuple[int, torch.Tensor | None]:

@@ -1,19 +1,27 @@
-"""What an audit returns, and the files it is written to."""
+"""What an audit returns."""
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from interp.adapters.findings import Finding
 from interp.adapters.thresholds import Verdict
-from interp.files import atomic_path, write_json
 
-__all__ = ["AdapterAudit", "ModuleAudit", "Totals", "audit_to_json", "total", "write_audits"]
+__all__ = [
+    "AdapterAudit",
+    "DirectionOverlap",
+    "ModuleAudit",
+    "PairedModule",
+    "RunComparison",
+    "Totals",
+    "by_layer",
+    "by_projection",
+    "total",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,8 @@ class ModuleAudit:
         base_cosine: cosine of W + ΔW and W, as vectors.
         bf16_changed: share of the weights that a merge in bfloat16 changes at all.
         fp16_changed: the same in float16.
+        direction_overlap: ‖vᵀΔW‖ for a unit direction v that the audit was given, in modules that
+            write to the residual stream.
         n_weights: entries of ΔW.
         moved_norm: Frobenius norm of the factor that starts at zero.
         moved_max: its largest absolute entry.
@@ -82,6 +92,7 @@ class ModuleAudit:
     base_cosine: float | None = None
     bf16_changed: float | None = None
     fp16_changed: float | None = None
+    direction_overlap: float | None = None
     n_weights: int | None = None
     moved_norm: float | None = None
     moved_max: float | None = None
@@ -114,6 +125,65 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
+class DirectionOverlap:
+    """How much of an adapter writes along a direction of the residual stream.
+
+    Attributes:
+        layer: of the direction; modules up to it write into the stream that it was read from.
+        method: how the direction was made.
+        n_modules: writing modules that count.
+        overlap: √Σ‖vᵀΔW‖² over them.
+        expected: √Σ‖ΔW‖_F²/out, what a random direction gives.
+    """
+
+    layer: int
+    method: str
+    n_modules: int
+    overlap: float
+    expected: float
+
+
+@dataclass(frozen=True, slots=True)
+class PairedModule:
+    """One parameter that two adapters change.
+
+    Attributes:
+        name: the parameter.
+        cosine: of the two ΔW as vectors; None where one is zero.
+        left_alignment: |cos| of their top left singular vectors, what they write most.
+        chance: √(2/(π·out)), the expected |cos| of two random directions.
+    """
+
+    name: str
+    cosine: float | None
+    left_alignment: float | None
+    chance: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunComparison:
+    """An adapter beside that of another run.
+
+    Attributes:
+        other: path of the other run.
+        refused: why their agreement would be no evidence; then there are no figures.
+        cosine: of all ΔW as one vector.
+        median_cosine: over the parameters.
+        median_left_alignment: over the parameters.
+        chance: median of what two random directions give.
+        modules: one entry a parameter that both change.
+    """
+
+    other: Path
+    refused: str | None = None
+    cosine: float | None = None
+    median_cosine: float | None = None
+    median_left_alignment: float | None = None
+    chance: float | None = None
+    modules: tuple[PairedModule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class AdapterAudit:
     """The audit of one adapter.
 
@@ -127,6 +197,8 @@ class AdapterAudit:
         totals: over all modules.
         modules: one entry a parameter.
         budget: the learning-rate budget; empty without a trainer state.
+        direction: overlap with a direction; None if none was given, or no module writes.
+        compared: with the last adapters of other runs.
     """
 
     path: Path
@@ -138,6 +210,8 @@ class AdapterAudit:
     totals: Totals
     modules: tuple[ModuleAudit, ...]
     budget: dict[str, Any]
+    direction: DirectionOverlap | None = None
+    compared: tuple[RunComparison, ...] = ()
 
 
 def total(modules: Sequence[ModuleAudit]) -> Totals:
@@ -170,43 +244,18 @@ def _most(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def audit_to_json(audit: AdapterAudit) -> dict[str, Any]:
-    """The object that scripts rely on: path, verdict, findings, totals, modules, budget.
-
-    JSON has no infinity and no NaN: they become null.
-    """
-    value: dict[str, Any] = _finite(
-        {
-            "path": str(audit.path),
-            "verdict": audit.verdict,
-            "findings": [asdict(found) for found in audit.findings],
-            "totals": asdict(audit.totals),
-            "modules": [asdict(module) for module in audit.modules],
-            "budget": audit.budget,
-        }
-    )
-    return value
+def by_layer(modules: Sequence[ModuleAudit]) -> dict[int, Totals]:
+    """Totals of each block, in order; parameters outside the blocks are left out."""
+    parts: dict[int, list[ModuleAudit]] = {}
+    for module in modules:
+        if module.layer is not None:
+            parts.setdefault(module.layer, []).append(module)
+    return {layer: total(parts[layer]) for layer in sorted(parts)}
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def write_audits(folder: Path, audits: Sequence[AdapterAudit]) -> tuple[Path, Path]:
-    """Write `audit.json` ({"audits": […]}) and `modules.csv` into a folder, atomically."""
-    result, table = folder / "audit.json", folder / "modules.csv"
-    write_json(result, {"audits": [audit_to_json(audit) for audit in audits]})
-    columns = [field.name for field in fields(ModuleAudit) if field.name != "singular_values"]
-    with atomic_path(table) as aside, aside.open("w", encoding="utf-8", newline="") as handle:
-        writer = csv.writer(handle)
-        writer.writerow(["path", *columns])
-        for audit in audits:
-            for module in audit.modules:
-                values = [getattr(module, column) for column in columns]
-                cells = ("x".join(map(str, v)) if isinstance(v, tuple) else v for v in values)
-                writer.writerow([audit.path, *cells])
-    return result, table
+def by_projection(modules: Sequence[ModuleAudit]) -> dict[str, Totals]:
+    """Totals of each kind of module over the blocks, in the order of their first appearance."""
+    parts: dict[str, list[ModuleAudit]] = {}
+    for module in modules:
+        parts.setdefault(module.projection, []).append(module)
+    return {projection: total(found) for projection, found in parts.items()}

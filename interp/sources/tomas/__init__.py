@@ -4,7 +4,15 @@
 is documented in `docs/tomas.md`. Importing the package loads nothing heavy.
 """
 
-from interp.sources.tomas.schema import TomasItem, read_tomas, write_tomas
-from interp.sources.tomas.source import TomasSource, as_item
+from interp.sources.tomas.schema import TomasItem, read_tomas, tomas_to_record, write_tomas
+from interp.sources.tomas.source import TomasSource, as_item, as_tomas
 
-__all__ = ["TomasItem", "TomasSource", "as_item", "read_tomas", "write_tomas"]
+__all__ = [
+    "TomasItem",
+    "TomasSource",
+    "as_item",
+    "as_tomas",
+    "read_tomas",
+    "tomas_to_record",
+    "write_tomas",
+]

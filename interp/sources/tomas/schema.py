@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +13,14 @@ from interp.errors import SourceError, did_you_mean
 from interp.files import atomic_path, require_file
 from interp.open_grading import has_scored_words
 
-__all__ = ["TOMAS_FIELDS", "TomasItem", "framework_of", "read_tomas", "write_tomas"]
+__all__ = [
+    "TOMAS_FIELDS",
+    "TomasItem",
+    "framework_of",
+    "read_tomas",
+    "tomas_to_record",
+    "write_tomas",
+]
 
 TOMAS_FIELDS: Final = ("id", "source", "prompt", "question", "gold", "supporting_quote")
 """The schema's fields, in order; all are strings."""
@@ -129,11 +136,14 @@ def read_tomas(path: Path) -> tuple[TomasItem, ...]:
     return tuple(items)
 
 
+def tomas_to_record(item: TomasItem) -> dict[str, Any]:
+    """The item as a JSON object: the schema's keys in order, then its further ones."""
+    return {name: getattr(item, name) for name in TOMAS_FIELDS} | dict(item.extra)
+
+
 def write_tomas(path: Path, items: Iterable[TomasItem]) -> None:
     """Write an item file, atomically; `read_tomas` gives equal items back."""
-    names = [each.name for each in fields(TomasItem) if each.name in TOMAS_FIELDS]
     with atomic_path(path) as aside, aside.open("w", encoding="utf-8") as handle:
         for item in items:
-            values = asdict(item)
-            record = {name: values[name] for name in names} | dict(item.extra)
+            record = tomas_to_record(item)
             handle.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
