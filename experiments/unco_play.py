@@ -34,7 +34,7 @@ BatchAgent = Callable[[Sequence[Observation]], Sequence[Action]]
 """Acts in several episodes at once."""
 
 _TOO_LONG: Final = Malformed("", "the exchange no longer fits into the model's context")
-_CHUNK: Final = 64
+_CHUNK: Final = 16
 """Episodes that run side by side; a stopped run loses at most these."""
 
 
