@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from interp.errors import ItemError
@@ -157,6 +158,8 @@ class ModelBackend(Protocol):
 
     @property
     def library(self) -> Library: ...
+    @property
+    def device(self) -> torch.device: ...
     @property
     def n_layers(self) -> int: ...
     @property

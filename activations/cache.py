@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from activations.backend import Capture, Prompt
+from activations.compression import load_filters, write_compressed
 from activations.layout import FORMAT, SCHEMA_VERSION, create_file, sharing_text
 from interp.errors import CacheError
 from interp.files import new_file, partial_path, require_file
 from interp.items import Item, item_from_record
-from interp.vocabulary import Store
+from interp.vocabulary import Compression, Store
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -112,7 +113,8 @@ class ActivationCache:
             )
         require_file(path, "an activation cache (HDF5)", CacheError)
         try:
-            file = h5py.File(path, "r", locking=_locking(file_locking))
+            # Without HDF5's chunk cache a layer is read straight into its array: half the time.
+            file = h5py.File(path, "r", locking=_locking(file_locking), rdcc_nbytes=0)
         except _OPEN_ERRORS as error:
             raise CacheError(
                 f"{path} is not a readable HDF5 file ({error}). It may be truncated, or being "
@@ -129,6 +131,7 @@ class ActivationCache:
                     f"{path} has schema version {file.attrs['schema_version']}; this version reads "
                     f"{SCHEMA_VERSION}. Extract again."
                 )
+            load_filters(file)
             cache = cls(path, file)
             if not allow_unfinished and not cache.done.all():
                 raise CacheError(
@@ -294,9 +297,8 @@ class CacheWriter:
                     store=store,
                 )
         # Checked also where it was just made: another process may have been quicker.
-        with ActivationCache.open(
-            partial, allow_unfinished=True, file_locking=file_locking
-        ) as found:
+        options = {"allow_unfinished": True, "file_locking": file_locking}
+        with ActivationCache.open(partial, **options) as found:
             refuse_mismatch(partial, manifest_differences(found.manifest, manifest))
         try:
             file = h5py.File(partial, "r+", locking=_locking(file_locking))
@@ -350,18 +352,25 @@ class CacheWriter:
         """(len(index), n_layers, d_model): rows as written; `index` ascending."""
         return np.asarray(self._file["resid_post"][list(index)], dtype=np.float32)
 
-    def finish(self, self_check_max_relative: float, sharing: Mapping[str, Any]) -> None:
+    def finish(
+        self, checked: float, sharing: Mapping[str, Any], compression: Compression = "none"
+    ) -> None:
         """Store how the file was made, close it and move it to its final place.
 
         Args:
-            self_check_max_relative: largest relative difference of rows that were run again.
+            checked: largest relative difference of rows that were run again.
             sharing: see `ActivationCache.prefix_sharing`.
+            compression: of the finished file.
         """
-        self._file.attrs.modify("self_check_max_relative", self_check_max_relative)
+        self._file.attrs.modify("self_check_max_relative", checked)
         self._file.attrs.modify("prefix_sharing", sharing_text(sharing))
         self._file.flush()
         # Before the lock goes with the file: no other writer may take up a file that is finished.
-        partial_path(self.path).replace(self.path)
+        if compression == "none":
+            partial_path(self.path).replace(self.path)
+        else:
+            write_compressed(self._file, self.path)
+            partial_path(self.path).unlink()
         self._file.close()
 
 

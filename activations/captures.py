@@ -40,24 +40,33 @@ def record(
         run: the pass; gives the logits.
     """
     n, n_layers = len(columns), len(norms_before)
-    resid_post = torch.empty(n, n_layers, d_model)
-    resid_norm = torch.empty(n, n_layers)
-    resid_pre0 = torch.empty(n, d_model)
+    # Copies from a GPU do not hold it up if they go to pinned memory.
+    on_gpu = columns.device.type == "cuda"
+    resid_post = torch.empty(n_layers, n, d_model, pin_memory=on_gpu)
+    resid_norm = torch.empty(n_layers, n, pin_memory=on_gpu)
+    resid_pre0 = torch.empty(n, d_model, pin_memory=on_gpu)
+    devices: set[torch.device] = set()
 
     def at_columns(hidden: Tensor) -> Tensor:
         rows = torch.arange(n, device=hidden.device)
         return hidden[rows, columns.to(hidden.device)].float()
 
     def on_resid_post(layer: int, hidden: Tensor) -> None:
-        resid_post[:, layer] = at_columns(hidden).cpu()
+        devices.add(hidden.device)
+        resid_post[layer].copy_(at_columns(hidden), non_blocking=on_gpu)
         norms = hidden.float().norm(dim=-1)
         norms = norms.masked_fill(~counted.to(hidden.device), float("nan"))
         before = norms_before[layer].to(hidden.device).expand(n, -1)
-        resid_norm[:, layer] = torch.cat([before, norms], dim=1).nanmedian(dim=1).values.cpu()
+        median = torch.cat([before, norms], dim=1).nanmedian(dim=1).values
+        resid_norm[layer].copy_(median, non_blocking=on_gpu)
 
     def on_resid_pre0(hidden: Tensor) -> None:
-        resid_pre0.copy_(at_columns(hidden))
+        devices.add(hidden.device)
+        resid_pre0.copy_(at_columns(hidden), non_blocking=on_gpu)
 
     with observe(on_resid_post, on_resid_pre0):
         logits = run()
-    return Capture(resid_post, resid_pre0, logits, resid_norm)
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    return Capture(resid_post.transpose(0, 1), resid_pre0, logits, resid_norm.T)

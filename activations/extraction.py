@@ -11,15 +11,17 @@ import numpy as np
 import torch
 
 from activations.backend import ModelBackend, VerdictIds
+from activations.background import writing
 from activations.batches import BATCH_TOKENS
 from activations.cache import ActivationCache, CacheWriter, manifest_differences, refuse_mismatch
+from activations.compression import require_compression
 from activations.passes import Reading, capture_plain, plan_sharing, relative, run_passes
 from interp.errors import ModelError
 from interp.items import Item, items_sha256
 from interp.prompts import ANSWER_STUB
 from interp.records import package_versions
 from interp.registry import ItemSource
-from interp.vocabulary import Library, Store, TokenRule
+from interp.vocabulary import Compression, Library, Store, TokenRule
 
 __all__ = ["describe_source", "extract", "manifest_of"]
 
@@ -84,6 +86,8 @@ def extract(
     batch_tokens: int = BATCH_TOKENS,
     prefix_sharing: bool = True,
     file_locking: bool = True,
+    compression: Compression = "none",
+    background: bool | None = None,
     progress: Progress = lambda _: None,
 ) -> ActivationCache:
     """Write the activations of all items to `path`, or reopen or resume what is there.
@@ -103,6 +107,9 @@ def extract(
             model can. The numbers are the same up to rounding, so the manifest does not depend on
             it; what was shared stands in the file's `prefix_sharing`.
         file_locking: lock the file against other writers; see `CacheWriter.open`.
+        compression: of the finished file; the numbers are the same, so the manifest does not
+            depend on it.
+        background: write in a thread beside the computing; None does so where a GPU computes.
         progress: called after each batch.
 
     Raises:
@@ -110,6 +117,7 @@ def extract(
         ModelError: an activation is not finite; layer and item are named.
         ItemError: an item has no token for the rule.
     """
+    require_compression(compression)
     prompts = backend.tokenize(items)
     verdicts = backend.verdict_ids(prompts)
     manifest = manifest_of(backend, source, verdicts, token_rule=token_rule, store=store)
@@ -141,11 +149,14 @@ def extract(
         sample, every = _sample(len(items)), range(len(items))
         plan = plan_sharing(backend, reading, every, prefix_sharing=prefix_sharing, prefer=sample)
         passes = run_passes(backend, reading, plan, batch_tokens=batch_tokens, pending=pending)
-        for rows, capture in passes:
-            _require_finite(capture.resid_post, [items[row].item_id for row in rows])
-            writer.write(rows, capture)
-            progress(len(rows))
-        writer.finish(_self_check(writer, backend, reading, sample, plan.alone), plan.record())
+        beside = backend.device.type == "cuda" if background is None else background
+        with writing(writer.write, background=beside) as write:
+            for rows, capture in passes:
+                _require_finite(capture.resid_post, [items[row].item_id for row in rows])
+                write(rows, capture)
+                progress(len(rows))
+        difference = _self_check(writer, backend, reading, sample, plan.alone)
+        writer.finish(difference, plan.record(), compression)
     return ActivationCache.open(path, file_locking=file_locking)
 
 

@@ -97,7 +97,12 @@ class HFBackend:
     @property
     def device(self) -> torch.device:
         """Where token ids go: the device of the input embedding."""
-        weight: Tensor = self.model.get_input_embeddings().weight
+        embedding = self.model.get_input_embeddings()
+        # Weights that accelerate keeps elsewhere come to this device when they are needed.
+        elsewhere = getattr(getattr(embedding, "_hf_hook", None), "execution_device", None)
+        if elsewhere is not None:
+            return torch.device(elsewhere)
+        weight: Tensor = embedding.weight
         return weight.device
 
     def fingerprint(self) -> Mapping[str, Any]:
@@ -105,6 +110,7 @@ class HFBackend:
         if self._weights is None:
             self._weights = parameters_sha256(self.model)
         template = self.tokenizer.chat_template
+        quantized = getattr(self.model.config, "quantization_config", None)
         return {
             "model_id": self._model_id,
             "revision": self._revision,
@@ -117,6 +123,7 @@ class HFBackend:
             "template_args": self.template_args,
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "attn_implementation": self.model.config._attn_implementation,
+            "quantization": None if quantized is None else quantized.to_dict(),
         }
 
     def tokenize(self, items: Sequence[Item]) -> tuple[Prompt, ...]:

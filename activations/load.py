@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,21 +40,32 @@ def load_backend(spec: ModelSpec) -> HFBackend:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     elif device.startswith("cuda") and not torch.cuda.is_available():
         raise ModelError(f"--device is {device!r}, but torch sees no GPU here. Use auto or cpu.")
+    files: dict[str, Any] = {}
     options: dict[str, Any] = {}
     where = spec.location
     weights = weights_sha256(spec)
     if spec.kind == "gguf":
         path = Path(spec.location)
-        where, options["gguf_file"] = str(path.parent), path.name
+        where, files["gguf_file"] = str(path.parent), path.name
     elif spec.kind == "hub":
-        options["revision"] = spec.revision or "main"
+        files["revision"] = spec.revision or "main"
+    if spec.device_map is not None:
+        named = spec.device_map.lstrip().startswith("{")
+        options["device_map"] = json.loads(spec.device_map) if named else spec.device_map
+    if spec.quantization is not None:
+        options["quantization_config"] = _quantized(spec)
     try:
         with _without_progress_bars():
-            tokenizer = AutoTokenizer.from_pretrained(where, **options)
+            tokenizer = AutoTokenizer.from_pretrained(where, **files)
             model = AutoModelForCausalLM.from_pretrained(
-                where, dtype=getattr(torch, spec.dtype), attn_implementation=spec.attn, **options
+                where,
+                dtype=getattr(torch, spec.dtype),
+                attn_implementation=spec.attn,
+                **files,
+                **options,
             )
-        model = model.to(device)
+        if not options:
+            model = model.to(device)
     except Exception as error:
         raise ModelError(_why_not(spec, error)) from error
     revision = spec.revision
@@ -68,6 +81,22 @@ def load_backend(spec: ModelSpec) -> HFBackend:
         weights=weights,
         revision=revision,
         template_args=spec.template_args,
+    )
+
+
+def _quantized(spec: ModelSpec) -> Any:
+    """How transformers is told to quantise while it loads."""
+    if find_spec("bitsandbytes") is None:
+        raise ModelError(
+            "--quantization needs the package bitsandbytes, which is not installed. Install it "
+            "with: pip install 'interp[quantization]'"
+        )
+    from transformers import BitsAndBytesConfig
+
+    return BitsAndBytesConfig(
+        load_in_8bit=spec.quantization == "int8",
+        load_in_4bit=spec.quantization == "int4",
+        bnb_4bit_compute_dtype=getattr(torch, spec.dtype),
     )
 
 

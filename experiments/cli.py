@@ -13,6 +13,7 @@ from experiments.cli_adapters import adapters_app
 from experiments.cli_behave import behave_app
 from experiments.cli_cache import cache_app, drift
 from experiments.cli_direction import direction
+from experiments.cli_grpo import grpo_app, grpo_audit
 from experiments.cli_mast import mast_app
 from experiments.cli_model import answer, extract, running
 from experiments.cli_probe import ProbeCommand, probe, probe_compare
@@ -81,8 +82,13 @@ app = typer.Typer(
 app.add_typer(adapters_app, name="adapters")
 app.add_typer(behave_app, name="behave")
 app.add_typer(cache_app, name="cache")
+app.add_typer(grpo_app, name="grpo")
 app.add_typer(mast_app, name="mast")
 app.add_typer(run_app, name="run")
+run_app.command(
+    "grpo-audit",
+    epilog="Example: interp run grpo-audit --steps 2 --n 8 --n-held-out 4 --out grpo-audit",
+)(grpo_audit)
 app.add_typer(tomas_app, name="tomas")
 app.add_typer(unco_app, name="unco")
 app.command("demo", epilog="Example: interp demo")(demo)

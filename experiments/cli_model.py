@@ -12,8 +12,11 @@ import typer
 from experiments.options import (
     AdapterOption,
     BatchOption,
+    CompressionOption,
+    DeviceMapOption,
     DeviceOption,
     DtypeOption,
+    EngineOption,
     JsonOption,
     LibraryOption,
     LockingOption,
@@ -21,19 +24,23 @@ from experiments.options import (
     ModelOption,
     NewTokensOption,
     NumberOption,
+    QuantizationOption,
     SeedOption,
     SharingOption,
     SourceOption,
     TemplateOption,
     TokenOption,
     ViewOption,
+    WorkersOption,
     open_items,
     template_args,
 )
 from interp.vocabulary import ANSWER_CONDITIONS, Store
 
 if TYPE_CHECKING:
-    from activations import HFBackend, ModelSpec
+    from activations import ActivationCache, HFBackend, ModelSpec
+    from activations.cluster import Job
+    from interp.items import Item
 
 __all__ = ["answer", "extract", "running"]
 
@@ -41,17 +48,10 @@ __all__ = ["answer", "extract", "running"]
 @contextmanager
 def running(spec: ModelSpec, adapter: Path | None) -> Iterator[HFBackend]:
     """A loaded model in the library that was asked for, with an adapter if one is given."""
-    from activations import load_backend
-    from activations.adapter import adapted
-    from activations.libraries import in_library, require_library
+    from activations.running import running as run
 
-    require_library(spec.library)
-    backend = load_backend(spec)
-    if adapter is None:
-        yield in_library(backend, spec.library)
-    else:
-        with adapted(backend, adapter) as changed:
-            yield in_library(changed, spec.library)
+    with run(spec, adapter) as backend:
+        yield backend
 
 
 def extract(
@@ -74,16 +74,21 @@ def extract(
     prefix_sharing: SharingOption = True,
     template_arg: TemplateOption = None,
     adapter: AdapterOption = None,
+    device_map: DeviceMapOption = None,
+    quantization: QuantizationOption = None,
+    compression: CompressionOption = "none",
     file_locking: LockingOption = True,
+    engine: EngineOption = "local",
+    workers: WorkersOption = 1,
 ) -> None:
     """Run items through a model and keep residual streams in a cache file.
 
     A run that was stopped goes on where it was; a finished file is not computed again.
     """
     from activations import ModelSpec, describe_source
-    from activations import extract as run_extract
+    from activations.cluster import Job, extract_on_ray
     from experiments.console import note, progress
-    from experiments.tables import sharing_sentence, verdict_note
+    from experiments.tables import sharing_sentence
 
     opened, found = open_items(source, view, n, seed, map_)
     spec = ModelSpec.parse(
@@ -93,33 +98,53 @@ def extract(
         attn=attn,
         template_args=template_args(template_arg),
         library=backend,
+        device_map=device_map,
+        quantization=quantization,
     )
-    note(f"Loading {spec.model_id} ({dtype}); {len(found)} items of {opened.name}")
-    with running(spec, adapter) as loaded:
-        size = (
-            len(found) * loaded.n_layers * loaded.d_model * (4 if store == "float32" else 2) / 2**20
+    job = Job(
+        spec,
+        adapter,
+        describe_source(opened, found, view=view, seed=seed),
+        token_rule=token,
+        store=store,
+        batch_tokens=batch_tokens,
+        prefix_sharing=prefix_sharing,
+        file_locking=file_locking,
+        compression=compression,
+    )
+    # A finished file is only compared with this run, which needs no cluster.
+    if engine == "ray" and not out.exists():
+        note(
+            f"{workers} workers run {spec.model_id} ({dtype}); {len(found)} items of {opened.name}"
         )
-        note(f"{loaded.n_layers} layers × d_model {loaded.d_model}: a file of {size:.1f} MiB")
-        note(verdict_note(loaded, found))
         with progress("activations", len(found)) as advance:
-            cache = run_extract(
-                loaded,
-                found,
-                out,
-                source=describe_source(opened, found, view=view, seed=seed),
-                token_rule=token,
-                store=store,
-                batch_tokens=batch_tokens,
-                prefix_sharing=prefix_sharing,
-                file_locking=file_locking,
-                progress=advance,
-            )
+            cache = extract_on_ray(job, found, out, workers=workers, progress=advance)
+    else:
+        cache = _extract_here(job, found, out, opened.name)
     with cache:
         note(sharing_sentence(cache.prefix_sharing))
         note(
             f"{out}: {cache.n_items} items, self-check: largest relative difference of rerun items "
             f"{cache.self_check_max_relative:.2g}"
         )
+
+
+def _extract_here(
+    job: Job, items: tuple[Item, ...], out: Path, source_name: str
+) -> ActivationCache:
+    from activations.cluster import extract_job
+    from experiments.console import note, progress
+    from experiments.tables import verdict_note
+
+    spec = job.spec
+    note(f"Loading {spec.model_id} ({spec.dtype}); {len(items)} items of {source_name}")
+    with running(spec, job.adapter) as backend:
+        n_bytes = 4 if job.store == "float32" else 2
+        size = len(items) * backend.n_layers * backend.d_model * n_bytes / 2**20
+        note(f"{backend.n_layers} layers × d_model {backend.d_model}: a file of {size:.1f} MiB")
+        note(verdict_note(backend, items))
+        with progress("activations", len(items)) as advance:
+            return extract_job(job, backend, items, out, progress=advance)
 
 
 def answer(

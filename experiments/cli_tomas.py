@@ -258,6 +258,34 @@ def agreement(
         print_agreement(found)
 
 
+@tomas_app.command(
+    "draft", epilog="Example: interp tomas draft clean.jsonl traces.json --out drafts.jsonl"
+)
+def draft(
+    log: Annotated[Path, typer.Argument(metavar="LOG", help="Conversion log.")],
+    traces: _Traces,
+    out: Annotated[Path, typer.Option("--out", help="JSONL file in the ToMAS schema.")],
+    max_chars: Annotated[
+        int, typer.Option("--max-chars", help="Longest prompt, in characters.")
+    ] = 2000,
+) -> None:
+    """Draft an item for every clean trace: context, source and quote, no question and gold yet.
+
+    An existing file is not overwritten: it may hold questions already.
+    """
+    from experiments.console import note
+    from interp.conversion import read_log
+    from interp.conversion.draft import draft_items
+    from interp.mast import iterate_records
+    from interp.sources.tomas import write_tomas
+
+    if out.exists():
+        raise InterpError(f"{out} exists and may hold questions; give another file, or remove it.")
+    drafts = draft_items(read_log(log), iterate_records(traces), max_chars=max_chars)
+    write_tomas(out, drafts)
+    note(f"{len(drafts)} drafts written to {out}; write question and gold of each")
+
+
 _Train = Annotated[Path, typer.Argument(metavar="TRAIN", help="ToMAS item file.")]
 
 

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from interp.errors import InterpError, ResultError
-from interp.vocabulary import Dtype, Grouping, Library, TokenRule
+from interp.vocabulary import (
+    Compression,
+    Dtype,
+    Engine,
+    Grouping,
+    Library,
+    Quantization,
+    TokenRule,
+)
 
 if TYPE_CHECKING:
     from activations import ActivationCache
@@ -23,8 +31,11 @@ __all__ = [
     "BatchOption",
     "COption",
     "CacheArgument",
+    "CompressionOption",
+    "DeviceMapOption",
     "DeviceOption",
     "DtypeOption",
+    "EngineOption",
     "FoldsOption",
     "GroupOption",
     "JsonOption",
@@ -36,6 +47,7 @@ __all__ = [
     "NumberOption",
     "OutFolder",
     "PermutationsOption",
+    "QuantizationOption",
     "RandomOption",
     "SeedOption",
     "SharingOption",
@@ -43,6 +55,7 @@ __all__ = [
     "TemplateOption",
     "TokenOption",
     "ViewOption",
+    "WorkersOption",
     "field_map",
     "layer_numbers",
     "numbers",
@@ -118,6 +131,26 @@ SharingOption = Annotated[
         help="Run first tokens that prompts have in common once; same numbers up to rounding.",
     ),
 ]
+CompressionOption = Annotated[
+    Compression, typer.Option("--compression", help="Of the finished file; blosc is an extra.")
+]
+DeviceMapOption = Annotated[
+    str | None,
+    typer.Option(
+        "--device-map",
+        metavar="auto|…|JSON",
+        help="Spread the model over devices: a strategy of accelerate, or module to device.",
+    ),
+]
+QuantizationOption = Annotated[
+    Quantization | None,
+    typer.Option("--quantization", help="Of the weights, by bitsandbytes; an extra."),
+]
+EngineOption = Annotated[
+    Engine,
+    typer.Option("--engine", help="ray shards the items over workers; an extra."),
+]
+WorkersOption = Annotated[int, typer.Option("--workers", help="Workers of --engine ray.")]
 LockingOption = Annotated[
     bool,
     typer.Option(

@@ -32,6 +32,8 @@ def print_accounting(found: Mapping[str, Any]) -> None:
     totals = found["totals"]
     rows.append(("Total", "", *(str(totals[name]) for name in ("coded", *_NAMES))))
     print_table("Coded traces", ("framework", "model", "coded", *_NAMES.values()), rows)
+    for warning in found["warnings"]:
+        say(f"Warning: {warning}")
 
 
 def print_agreement(found: Mapping[str, Any]) -> None:

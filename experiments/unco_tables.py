@@ -11,6 +11,8 @@ from experiments.console import print_table, say
 from interp.files import write_csv, write_json
 from interp.sources.unco.report import RecoveryRow, SettingRow
 
+_HEADS = {"correct_after_recovery": "then right", "unclassified": "unclassif."}
+
 __all__ = [
     "print_noticed",
     "print_recovery",
@@ -85,23 +87,27 @@ def print_settings(rows: Sequence[SettingRow]) -> None:
 
 
 def print_recovery(rows: Sequence[RecoveryRow]) -> None:
-    """What became of the defects."""
-    if not rows:
-        return
+    """What became of the defects, a table for each agent and arm."""
     names = (
         *("n", "met", "noticed", "targeted", "unclassified", "none"),
         *("recovered", "correct_after_recovery", "redundant", "waits"),
     )
-    print_table(
-        "Defects and what was done about them",
-        ("agent", "arm", "setting", "defect", *(name.replace("_", " ") for name in names)),
-        [
-            (row.agent, row.arm, row.setting, row.kind, *(getattr(row, name) for name in names))
-            for row in rows
-        ],
-        caption="met: the role was asked. noticed: it was asked again, with the corrective action "
-        "(targeted) or without (unclassified). redundant: contacts beyond two.",
-    )
+    for agent, arm in dict.fromkeys((row.agent, row.arm) for row in rows):
+        print_table(
+            f"Defects and what {agent} (arm {arm}) did about them",
+            ("defect", *(_HEADS.get(name, name) for name in names)),
+            [
+                (
+                    row.kind if row.kind == row.setting else f"mixed: {row.kind}",
+                    *(getattr(row, name) for name in names),
+                )
+                for row in rows
+                if (row.agent, row.arm) == (agent, arm)
+            ],
+            caption="met: the role was asked. noticed: it was asked again, with the corrective "
+            "action (targeted) or without (unclassified); none: not again. redundant: contacts "
+            "beyond two.",
+        )
 
 
 def write_report(

@@ -21,6 +21,7 @@ __all__ = [
     "SharingError",
     "SourceError",
     "SteeringError",
+    "TrainingError",
     "did_you_mean",
 ]
 
@@ -63,6 +64,10 @@ class ResultError(InterpError):
 
 class AdapterError(InterpError):
     """A path holds no adapter, or an adapter cannot be audited as asked."""
+
+
+class TrainingError(InterpError):
+    """A training run cannot be configured, started, resumed or evaluated as asked."""
 
 
 class ShadowedPackageError(InterpError, ImportError):

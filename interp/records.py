@@ -37,6 +37,11 @@ _PACKAGES: Final = (
     "h5py",
     "gguf",
     "safetensors",
+    "accelerate",
+    "datasets",
+    "peft",
+    "rouge-score",
+    "trl",
 )
 
 

@@ -33,6 +33,7 @@ _BUILTIN_MODULES: Final = (
     "interp.sources.avalon",
     "interp.sources.coordqa",
     "interp.sources.facts",
+    "interp.sources.partners",
     "interp.sources.tabular",
     "interp.sources.tomas",
     "interp.sources.unco",

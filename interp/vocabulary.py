@@ -8,11 +8,14 @@ __all__ = [
     "ANSWER_CONDITIONS",
     "AnswerCondition",
     "ClosedForm",
+    "Compression",
     "Dtype",
+    "Engine",
     "Grouping",
     "HookPoint",
     "Library",
     "ProbeKind",
+    "Quantization",
     "Solver",
     "Store",
     "TokenRule",
@@ -29,6 +32,15 @@ HookPoint = Literal["resid_pre", "resid_post"]
 
 Library = Literal["hf", "transformer_lens", "nnsight"]
 """What runs a model: `hf` is plain transformers."""
+
+Engine = Literal["local", "ray"]
+"""Where an extraction runs: in this process, or on the workers of a Ray cluster."""
+
+Compression = Literal["none", "blosc"]
+"""Of activations in a finished cache file; `blosc` is blosc-lz4."""
+
+Quantization = Literal["int8", "int4"]
+"""Of weights, by bitsandbytes; activations keep the model's dtype."""
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 """Of weights and activations while a model runs."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import families
 import h5py
 import numpy as np
 import pytest
@@ -135,6 +136,32 @@ def test_edits_agree_with_plain_transformers_in_every_order(
     with plain.intervene([edits[3], edits[1], edits[2], edits[0]]):
         at_once = plain.capture(SEQUENCES, POSITIONS, [3, 5])
     assert relative(got.resid_post, at_once.resid_post) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["BLOOM", "MPT", "GPT-Neo"])
+@pytest.mark.parametrize("library", ["hf", "nnsight"])
+def test_blocks_that_return_tuples_are_read_and_edited(
+    name: str, library: Library, tokenizer: Any
+) -> None:
+    if library != "hf":
+        pytest.importorskip(library, reason=f"the extra {library} is not installed")
+    model = families.build(name)
+    plain = HFBackend(model, tokenizer, model_id=name)
+    backend = in_library(plain, library)
+    kinds: list[type] = []
+    handle = plain.blocks[0].register_forward_hook(lambda _, __, out: kinds.append(type(out)))
+    before = backend.capture(SEQUENCES, POSITIONS, [3, 5])
+    handle.remove()
+    assert kinds == [tuple]
+    for row, (ids, position) in enumerate(zip(SEQUENCES, POSITIONS, strict=True)):
+        streams, _, _ = families.alone(model, plain.blocks, ids)
+        assert relative(before.resid_post[row], streams[1:, position]) < TOLERANCE
+    with backend.intervene([Edit(0, "resid_post", scaled(0.0))]):
+        assert torch.equal(backend.capture(SEQUENCES, POSITIONS, [3]).resid_post, before.resid_post)
+    with backend.intervene([Edit(0, "resid_post", scaled(1.0))]):
+        moved = backend.capture(SEQUENCES, POSITIONS, [3, 5])
+    torch.testing.assert_close(moved.resid_post[:, 0], scaled(1.0)(before.resid_post[:, 0]))
+    assert relative(moved.resid_post[:, 1], before.resid_post[:, 1]) > 1e-4
 
 
 def test_nothing_survives_an_exception(build: Build) -> None:

@@ -280,7 +280,7 @@ def test_every_example_in_the_help_works(
         "probe-compare",
         *("run expression-gap", "adapters audit", "adapters compare", "mast inventory"),
         *("tomas code", "tomas pilot", "tomas accounting", "tomas agreement"),
-        *("tomas check", "tomas provenance", "tomas rewards"),
+        *("tomas check", "tomas draft", "tomas provenance", "tomas rewards"),
         *("unco build", "unco play", "unco report", "run noticed-but-silent"),
     }
     # The alias stands for a tiny model here; everything else is as printed.
@@ -294,6 +294,8 @@ def test_every_example_in_the_help_works(
     entry = {"trace_key": "r", "trace_id": 1, "framework": "MetaGPT", "model": "GPT-4o"}
     entry |= {"code": "ambiguous", "rationale": "why", "supporting_quote": "", "coder": "me"}
     (tmp_path / "conversion_log.jsonl").write_text(json.dumps(entry) + "\n")
+    entry |= {"trace_key": "AppWorld_Test-C_GPT-4o", "code": "clean", "supporting_quote": "Task"}
+    (tmp_path / "clean.jsonl").write_text(json.dumps(entry) + "\n")
     for name, words in (("train", "Coder wrote it."), ("held_out", "WebSurfer found it.")):
         item = {"id": name, "source": f"{name}/1", "prompt": words, "question": "Who knows?"}
         item |= {"gold": "Nobody.", "supporting_quote": ""}
@@ -306,7 +308,8 @@ def test_every_example_in_the_help_works(
     monkeypatch.chdir(tmp_path)
     order = (
         *("sources", "items", "extract", "probe", "probe-compare", "direction", "steer", "answer"),
-        *("drift", "cache", "run", "adapters", "behave", "mast", "tomas", "unco", "demo"),
+        *("drift", "cache", "run", "grpo", "adapters", "behave", "mast", "tomas", "unco"),
+        "demo",
     )
     # What a command reads, an earlier example has written.
     names = sorted(found, key=lambda name: order.index(name.split()[0]))
@@ -567,8 +570,8 @@ def test_the_python_example_of_the_readme_works(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     readme = (Path(__file__).resolve().parents[1] / "README.md").read_text()
-    # The first block is a whole program; the others are fragments of the documentation's tests.
-    code = re.findall(r"```python\n(.*?)```", readme, flags=re.S)[0]
+    # The first block is the tour; a later one needs extras.
+    code, *_ = re.findall(r"```python\n(.*?)```", readme, flags=re.S)
     monkeypatch.setattr(
         "activations.spec._locate", lambda _: ("local", str(model_folder), "smollm2", None)
     )

@@ -22,8 +22,9 @@ from interp.conversion import CODES, ConversionEntry, ConversionLog, read_log
 from interp.conversion.agreement import cohen_kappa
 from interp.conversion.decision import decision_faults, split_criteria, with_criteria
 from interp.conversion.pilot import allocate
-from interp.conversion.turns import quote_occurs, relevant_turns, split_turns
+from interp.conversion.turns import excerpt, quote_occurs, relevant_turns, split_turns
 from interp.errors import ResultError
+from interp.mast import iterate_records
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -96,10 +97,16 @@ def test_a_log_that_does_not_add_up_is_refused(tmp_path: Path) -> None:
     assert "line 243: the trace MetaGPT_ProgramDev2_GPT4o/5 has line 6 already" in refused(
         "tomas", "accounting", path
     )
-    write_log(path, [*lines, line("MetaGPT_ProgramDev2_GPT4o", 99, "clean", model="Claude")])
-    assert "The rows do not add up: the run 'MetaGPT_ProgramDev2_GPT4o'" in refused(
-        "tomas", "accounting", path
-    )
+    # The same trace under another model would count in two rows.
+    write_log(path, [*lines, lines[5] | {"model": "Claude"}])
+    assert "line 243: the trace" in refused("tomas", "accounting", path)
+    # Another trace of the run may be a slip, which only the traces can tell.
+    write_log(path, [*lines, lines[5] | {"trace_id": 99, "model": "Claude"}])
+    found = json.loads(ok("tomas", "accounting", path, "--json").stdout)
+    assert found["totals"]["coded"] == 243
+    (warning,) = found["warnings"]
+    assert "MetaGPT/GPT-4o (line 1) and MetaGPT/Claude (line 243)" in warning
+    assert "stands in 2 rows" in ok("tomas", "accounting", path).stdout
 
 
 def test_a_stated_table_must_be_that_of_the_log(tmp_path: Path) -> None:
@@ -142,12 +149,25 @@ def test_a_stated_table_must_be_that_of_the_log(tmp_path: Path) -> None:
         (line("r", True, "clean"), "trace_id is True"),
         (line("", 1, "clean"), "trace_key is empty"),
         (line("r", 1, "clean", model=""), "model is empty"),
-        (line("r", 1, "clean", coder=None), "coder is None"),
+        (line("r", 1, "clean", coder=3), "coder is 3"),
     ],
 )
 def test_faults_of_a_log_are_named_by_line(tmp_path: Path, bad: Any, words: str) -> None:
     log = write_log(tmp_path / "log.jsonl", [line("r", 0, "clean"), bad])
     assert words in refused("tomas", "accounting", log)
+
+
+def test_what_is_not_counted_may_be_left_out(tmp_path: Path) -> None:
+    bare = {k: line("r", 0, "clean")[k] for k in ("trace_key", "framework", "model", "code")}
+    log = write_log(
+        tmp_path / "log.jsonl",
+        [bare | {"trace_id": "7"}, line("r", 8, "clean", supporting_quote=None)],
+    )
+    assert json.loads(ok("tomas", "accounting", log, "--json").stdout)["totals"]["clean"] == 2
+    keys = [{"trace_key": "r", "trace_id": n, "code": "clean", "model": None} for n in (7, 8)]
+    other = write_log(tmp_path / "other.jsonl", keys)
+    # 7 and "7" are one trace.
+    assert json.loads(ok("tomas", "agreement", log, other, "--json").stdout)["n"] == 2
 
 
 def pilot_logs(tmp_path: Path) -> tuple[Path, Path]:
@@ -457,6 +477,48 @@ def test_two_writers_are_kept_apart_and_lines_of_others_are_kept(tmp_path: Path)
     assert [entry.trace_id for entry in read_log(path)] == [0, 1]
 
 
+def test_a_clean_trace_becomes_a_draft_that_passes_the_checks_once_written(
+    traces: Path, tmp_path: Path
+) -> None:
+    run = {"framework": "AG2", "model": "Claude"}
+    texts = {r.key: r.trajectory for r in iterate_records(traces)}
+    text = texts["AG2_GSM_Plus_Claude", 5]
+    turns = split_turns(text)
+    quote = " ".join(text[turns[2].start : turns[2].end].split())
+    log = write_log(
+        tmp_path / "log.jsonl",
+        [
+            line("AG2_GSM_Plus_Claude", 5, "clean", supporting_quote=quote, **run),
+            line("AG2_GSM_Plus_Claude", 6, "ambiguous", **run),
+            line("AG2_GSM_Plus_Claude", 1, "clean", supporting_quote="Task 1 of", **run),
+        ],
+    )
+    drafts, longer = tmp_path / "drafts.jsonl", tmp_path / "longer.jsonl"
+    base = ["tomas", "draft", log, traces, "--out"]
+    assert "2 drafts" in ok(*base, drafts, "--max-chars", 200).stderr
+    rows = [json.loads(each) for each in drafts.read_text().splitlines()]
+    assert [row["source"] for row in rows] == ["AG2_GSM_Plus_Claude/5", "AG2_GSM_Plus_Claude/1"]
+    ok(*base, longer, "--max-chars", 10**6)
+    whole = json.loads(longer.read_text().splitlines()[0])
+    # The context ends with the turn of the quote, and nothing of the next one is in it.
+    assert whole["cut"] == turns[2].end
+    assert whole["prompt"] == text[: turns[2].end].strip()
+    assert all(len(row["prompt"]) <= 200 for row in rows)
+    # A draft is no item yet; a written file is not overwritten.
+    assert "line 1, question: empty" in refused("tomas", "check", drafts)
+    assert "may hold questions" in refused(*base, drafts)
+    for row in rows:
+        row |= {"question": "What does the peer know?", "gold": "The module is done."}
+    write_log(drafts, rows)
+    ok("tomas", "check", drafts, "--traces", traces)
+    write_log(log, [line("AG2_GSM_Plus_Claude", 6, "ambiguous", **run)])
+    assert "no clean entry" in refused(*base, tmp_path / "x")
+    write_log(log, [line("AG2_GSM_Plus_Claude", 6, "clean", supporting_quote="not it", **run)])
+    assert "line 1: the quote 'not it' does not occur" in refused(*base, tmp_path / "x")
+    write_log(log, [line("AG2", 6, "clean", supporting_quote="x", **run)])
+    assert "not in the file (first: AG2/6)" in refused(*base, tmp_path / "x")
+
+
 # ---------------------------------------------------------------- pilot
 
 
@@ -513,25 +575,59 @@ def test_shares_are_in_proportion(sizes: list[int], data: Any) -> None:
 # ---------------------------------------------------------------- turns
 
 
+# One beginning a framework, as in the human-labelled traces.
+CHATDEV = (
+    "[2025-17-01 11:36:43 INFO] System: **[chatting]**\n"
+    "[2025-17-01 11:36:44 INFO] Programmer: **Programmer<->Chief Technology Officer on : Coding**\n"
+    "Language: Python\n[2025-17-01 11:36:46 INFO] HTTP Request: POST\n"
+    "[2025-17-01 11:36:47 INFO] Chief Technology Officer: **x**"
+)
+HYPERAGENT = (
+    '"HyperAgent_repo-1 - INFO - Planner\'s Response: Thought: look",\n "Subgoal: find it",\n'
+    '"HyperAgent_repo-1 - INFO - Navigator->Planner: found"'
+)
+METAGPT = (
+    "{\n"
+    r' "content": "2025-01-17 11:40:27.872 | INFO | roles:_act:391 - Alice(SimpleCoder): to do'
+    r"\ncode\n2025-01-17 11:40:30.812 | INFO | __main__:_act:85 - Bob(SimpleTester): to do"
+)
+AG2 = (
+    '[\n{"role": "x",\n"content": [\n"go"\n],\n"name": "proxy"},\n{\n"content": [\n"no"\n],\n'
+    '"name": "assistant"}]'
+)
+
+
 @pytest.mark.parametrize(
     ("text", "speakers"),
     [
         ("task\nPlanner: go\nCoder: done\n", ["", "Planner", "Coder"]),
-        ("Response from Spotify Agent\n  x\nMessage to Supervisor Agent\n  y", None),
-        ("---------- WebSurfer ----------\na\n---------- Coder ----------\nb", None),
+        ("Task: x\nPlanner: go\nTypeError: no\nNote: y", ["", "Planner"]),
+        (
+            "Response from Spotify Agent\n  x\nMessage to Supervisor Agent\n  y",
+            ["Spotify Agent", "Supervisor Agent"],
+        ),
+        (
+            "---------- WebSurfer ----------\na\n---------- Coder ----------\nb",
+            ["WebSurfer", "Coder"],
+        ),
+        ("2025-03-31 20:37:06.020 | INFO | a\n2025-03-31 20:37:07 | INFO | b", ["", ""]),
+        (CHATDEV, ["", "Programmer", "Chief Technology Officer"]),
+        (HYPERAGENT, ["Planner", "Navigator"]),
+        (METAGPT, ["", "SimpleCoder", "SimpleTester"]),
+        (AG2, ["", "proxy", "assistant"]),
         ("x" * 4000, ["", "", ""]),
         ("", [""]),
     ],
 )
-def test_turns_cover_the_text(text: str, speakers: list[str] | None) -> None:
+def test_turns_cover_the_text_and_name_who_speaks(text: str, speakers: list[str]) -> None:
     turns = split_turns(text)
     assert "".join(text[turn.start : turn.end] for turn in turns) == text
-    named = {
-        "Response": ["Spotify Agent", "Supervisor Agent"],
-        "----------": ["WebSurfer", "Coder"],
-    }
-    expected = speakers if speakers is not None else named[text.split(" ")[0]]
-    assert [turn.speaker for turn in turns] == expected
+    assert [turn.speaker for turn in turns] == speakers
+
+
+def test_a_trace_cannot_steer_the_terminal() -> None:
+    text = "Coder: \x1b[2Jgone\x00\tend\n"
+    assert excerpt(text, split_turns(text)) == "[turn 1 Coder] Coder: �[2Jgone�\tend"
 
 
 def test_turns_that_name_a_peer_come_first() -> None:

@@ -268,7 +268,10 @@ def explain(judgement: Judgement, findings: Sequence[Finding]) -> str:
 
 
 def _advice(found: Finding) -> str:
-    return f"; try: {found.remedy[0].lower()}{found.remedy[1:].rstrip('.')}"
+    remedy = found.remedy.rstrip(".")
+    # A name in capitals keeps them.
+    first = remedy[0] if remedy[:2].isupper() else remedy[0].lower()
+    return f"; try: {first}{remedy[1:]}"
 
 
 def _round(value: float) -> str:

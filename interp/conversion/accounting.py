@@ -52,10 +52,12 @@ class Accounting:
     Attributes:
         rows: sorted by framework and model.
         totals: (4,) traces in the order of `CODES`.
+        warnings: runs that stand in more than one row.
     """
 
     rows: tuple[AccountingRow, ...]
     totals: tuple[int, ...]
+    warnings: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Rows and totals as a JSON object."""
@@ -65,6 +67,7 @@ class Accounting:
                 "coded": sum(self.totals),
                 **dict(zip(CODES, self.totals, strict=True)),
             },
+            "warnings": list(self.warnings),
         }
 
 
@@ -72,22 +75,22 @@ def account(entries: Sequence[ConversionEntry]) -> Accounting:
     """Count a log (its entries are of different traces: `read_log` sees to that).
 
     Raises:
-        ResultError: the rows do not add up: a run stands in two rows, or rows, columns and entries
-            give different sums.
+        ResultError: the rows do not add up: rows, columns and entries give different sums.
     """
     places: dict[str, dict[tuple[str, str], int]] = defaultdict(dict)
     counts: Counter[tuple[str, str, str]] = Counter()
     for entry in entries:
         places[entry.trace_key].setdefault((entry.framework, entry.model), entry.line)
         counts[entry.framework, entry.model, entry.code] += 1
+    warnings = []
     for run, rows in places.items():
         if len(rows) > 1:
             listed = " and ".join(
                 f"{framework}/{model} (line {line})" for (framework, model), line in rows.items()
             )
-            raise ResultError(
-                f"The rows do not add up: the run {run!r} is of {listed}. A run has one framework "
-                f"and one model."
+            warnings.append(
+                f"The run {run!r} stands in {len(rows)} rows, {listed}. If a run has one framework "
+                f"and one model, one of them is a slip; --traces tells."
             )
     cells = sorted({(framework, model) for framework, model, _ in counts})
     rows_found = tuple(
@@ -98,7 +101,7 @@ def account(entries: Sequence[ConversionEntry]) -> Accounting:
     columns = tuple(sum(row.counts[place] for row in rows_found) for place in range(len(CODES)))
     if columns != totals or sum(row.coded for row in rows_found) != len(entries):
         raise ResultError(f"The rows do not add up: columns {columns}, codes {totals}.")
-    return Accounting(rows_found, totals)
+    return Accounting(rows_found, totals, tuple(warnings))
 
 
 def _count(value: object, where: str) -> int:

@@ -17,6 +17,8 @@ from interp.files import require_file
 
 __all__ = [
     "CODES",
+    "COUNTED",
+    "KEYS_AND_CODES",
     "LOG_FIELDS",
     "ConversionEntry",
     "ConversionLog",
@@ -34,6 +36,7 @@ LOG_FIELDS: Final = (
 """Keys of a line, in order."""
 
 KEYS_AND_CODES: Final = ("trace_key", "trace_id", "code")
+COUNTED: Final = ("trace_key", "trace_id", "framework", "model", "code")
 _SHOWN: Final = 10
 
 LogKey = tuple[str, str]
@@ -77,9 +80,7 @@ class ConversionEntry:
         return f"{self.trace_key}/{self.trace_id}"
 
 
-def parse_entry(
-    record: object, needed: Sequence[str] = LOG_FIELDS, line: int = 0
-) -> ConversionEntry:
+def parse_entry(record: object, needed: Sequence[str] = COUNTED, line: int = 0) -> ConversionEntry:
     """An entry from a JSON object.
 
     Raises:
@@ -91,6 +92,8 @@ def parse_entry(
         if name not in record:
             raise ResultError(f"the key {name!r} is missing")
     values: dict[str, Any] = {name: record.get(name, "") for name in LOG_FIELDS}
+    # What is not needed may also be null.
+    values |= {name: "" for name in LOG_FIELDS if values[name] is None and name not in needed}
     number = values["trace_id"]
     if isinstance(number, bool) or not (isinstance(number, int) or (number and _text(number))):
         raise ResultError(f"trace_id is {number!r}, expected a number or text")
@@ -109,12 +112,13 @@ def _text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-def read_log(path: Path, needed: Sequence[str] = LOG_FIELDS) -> tuple[ConversionEntry, ...]:
+def read_log(path: Path, needed: Sequence[str] = COUNTED) -> tuple[ConversionEntry, ...]:
     """Read a log.
 
     Args:
         path: a JSONL file.
-        needed: keys that every line must have; agreement asks for keys and codes only.
+        needed: keys that every line must have; agreement asks for keys and codes only. The
+            others of `LOG_FIELDS` are read where they are.
 
     Raises:
         ResultError: the file is missing or holds nothing, or up to ten faults with their lines: not

@@ -7,7 +7,14 @@ from typing import Final
 
 from interp.conversion.decision import CODE_HELP, CRITERIA, decision_faults, with_criteria
 from interp.conversion.log import CODES, ConversionEntry, ConversionLog
-from interp.conversion.turns import Turn, excerpt, find_turns, relevant_turns, split_turns
+from interp.conversion.turns import (
+    Turn,
+    excerpt,
+    find_turns,
+    printable,
+    relevant_turns,
+    split_turns,
+)
 from interp.mast.records import MastRecord
 
 __all__ = ["Ask", "run_session"]
@@ -99,7 +106,7 @@ def _look(
         show(excerpt(text, tuple(rest[:_PAGE])) if rest else "All turns have been shown.")
         return rest[_PAGE:]
     if choice == "t":
-        show(text)
+        show(printable(text))
     elif choice.startswith("/") and len(choice) > 1:
         found = find_turns(text, turns, choice[1:])
         show(excerpt(text, found[:_PAGE]) if found else f"{choice[1:]!r} is in no turn.")

@@ -52,7 +52,7 @@ def write_sheet(
                     "rationale": rationale,
                     "supporting_quote": entry.supporting_quote if entry else "",
                     "coder": entry.coder if entry else "",
-                    "excerpt": shown.replace("\0", "")[:_CELL],
+                    "excerpt": shown[:_CELL],
                 }
             )
             n += 1
