@@ -17,6 +17,7 @@ from experiments.cli_grpo import grpo_app, grpo_audit
 from experiments.cli_mast import mast_app
 from experiments.cli_model import answer, extract, running
 from experiments.cli_probe import ProbeCommand, probe, probe_compare
+from experiments.cli_report import report
 from experiments.cli_run import demo, run_app
 from experiments.cli_tomas import tomas_app
 from experiments.cli_unco import unco_app
@@ -104,6 +105,7 @@ app.command("probe-compare", epilog="Example: interp probe-compare probe probe")
 app.command(
     "direction", epilog="Example: interp direction facts.h5 --layer 15 --out direction.npz"
 )(direction)
+app.command("report", epilog="Example: interp report steer")(report)
 
 
 @app.command(epilog="Example: interp sources")

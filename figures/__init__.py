@@ -12,6 +12,7 @@ from figures.adapters import draw_adapters  # noqa: E402
 from figures.behaviour import draw_behaviour  # noqa: E402
 from figures.expression_gap import draw_expression_gap, draw_probe  # noqa: E402
 from figures.grpo import draw_grpo_audit  # noqa: E402
+from figures.report import write_report  # noqa: E402
 from figures.steering import draw_steering_sweep  # noqa: E402
 
 __all__ = [
@@ -21,4 +22,5 @@ __all__ = [
     "draw_grpo_audit",
     "draw_probe",
     "draw_steering_sweep",
+    "write_report",
 ]

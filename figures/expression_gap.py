@@ -163,6 +163,8 @@ def draw_accuracy_by_layer(
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("layer (−1: embedding stream)")
     axes.set_ylabel("accuracy")
+    # Whole percents, so that no label is rounded.
+    axes.yaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.set_title(_title(probe), fontsize=9, loc="left")
     figure.legend(loc="outside lower center", ncols=2, fontsize=8)

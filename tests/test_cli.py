@@ -1,5 +1,6 @@
 """The command line as a user meets it, on a tiny model."""
 
+import html
 import json
 import re
 import shlex
@@ -242,6 +243,17 @@ def test_figures_can_be_drawn_again_from_the_files_alone(gap: Path, tmp_path: Pa
         assert path.read_bytes() == (gap / "figures" / path.name).read_bytes()
 
 
+def test_the_report_of_a_run_is_one_file_drawn_from_its_files(gap: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    assert ok("report", gap, "--out", out).stdout.split() == [str(out)]
+    text = html.unescape(out.read_text())
+    assert text.count('src="data:image/png;base64,') == text.count("<img ") == 6
+    for name in ("probe/probe.json", "steer/steer.json", "readouts.json"):
+        assert json.loads((gap / name).read_text())["verdict"] in text
+    assert f"expression-gap: {read_run(gap).run_id}" in text
+    assert "has been changed since" not in text
+
+
 def examples(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
     """(command, its example) of every command in the tree."""
     import typer.main
@@ -308,7 +320,7 @@ def test_every_example_in_the_help_works(
     monkeypatch.chdir(tmp_path)
     order = (
         *("sources", "items", "extract", "probe", "probe-compare", "direction", "steer", "answer"),
-        *("drift", "cache", "run", "grpo", "adapters", "behave", "mast", "tomas", "unco"),
+        *("drift", "report", "cache", "run", "grpo", "adapters", "behave", "mast", "tomas", "unco"),
         "demo",
     )
     # What a command reads, an earlier example has written.
