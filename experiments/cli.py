@@ -21,6 +21,7 @@ from experiments.cli_probe import ProbeCommand, probe, probe_compare
 from experiments.cli_report import report
 from experiments.cli_run import demo, run_app
 from experiments.cli_tomas import tomas_app
+from experiments.cli_unco import unco_app
 from experiments.options import (
     AbilitiesOption,
     AdapterOption,
@@ -92,6 +93,7 @@ run_app.command(
     epilog="Example: interp run grpo-audit --steps 2 --n 8 --n-held-out 4 --out grpo-audit",
 )(grpo_audit)
 app.add_typer(tomas_app, name="tomas")
+app.add_typer(unco_app, name="unco")
 app.command("demo", epilog="Example: interp demo")(demo)
 app.command(
     "extract", epilog="Example: interp extract --source facts:elements --n 40 --out facts.h5"

@@ -37,6 +37,7 @@ _BUILTIN_MODULES: Final = (
     "interp.sources.partners",
     "interp.sources.tabular",
     "interp.sources.tomas",
+    "interp.sources.unco",
 )
 
 

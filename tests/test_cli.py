@@ -319,10 +319,11 @@ def test_every_example_in_the_help_works(
         *("run expression-gap", "adapters audit", "adapters compare", "mast inventory"),
         *("tomas code", "tomas pilot", "tomas accounting", "tomas agreement"),
         *("tomas check", "tomas draft", "tomas provenance", "tomas rewards"),
+        *("unco build", "unco play", "unco report", "run noticed-but-silent"),
     }
     # The alias stands for a tiny model here; everything else is as printed.
     folder = tmp_path / "tiny"
-    model = tiny_model("llama", num_hidden_layers=16)
+    model = tiny_model("llama", num_hidden_layers=16, max_position_embeddings=8192)
     for name in ("tiny", "models/qwen"):
         model.save_pretrained(tmp_path / name)
         tokenizer.save_pretrained(tmp_path / name)
@@ -346,7 +347,7 @@ def test_every_example_in_the_help_works(
     order = (
         *("sources", "items", "extract", "probe", "probe-compare", "direction", "steer", "answer"),
         *("answers", "drift", "report", "cache", "run", "grpo", "adapters", "behave", "mast"),
-        "tomas",
+        *("tomas", "unco"),
         "demo",
     )
     # What a command reads, an earlier example has written.

@@ -2,6 +2,8 @@
 
 inspect eval interp/avalon --model PROVIDER/MODEL -T n=408 -T seed=1
 inspect eval interp/items --model PROVIDER/MODEL -T source=facts:capitals
+
+The entry point names this module, so the other tasks are imported here too.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from inspect_ai.scorer import (
 )
 from inspect_ai.solver import TaskState, generate
 
+from interp.agents.unco import unco
 from interp.errors import ItemError
 from interp.grading import parse_verdict
 from interp.items import Item, Message
@@ -35,7 +38,7 @@ from interp.prompts import are_injected, ask, asked_record
 from interp.registry import describe_source, load_items, open_source, with_options
 from interp.vocabulary import Reasoning
 
-__all__ = ["METADATA", "avalon", "items", "true_false"]
+__all__ = ["METADATA", "avalon", "items", "true_false", "unco"]
 
 METADATA: Final = "interp"
 """Key of a task's metadata under which a log says which items were asked, and how."""
