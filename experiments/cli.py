@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from experiments.cli_adapters import adapters_app
+from experiments.cli_answers import answers_app
 from experiments.cli_behave import behave_app
 from experiments.cli_cache import cache_app, drift
 from experiments.cli_direction import direction
@@ -81,6 +82,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(adapters_app, name="adapters")
+app.add_typer(answers_app, name="answers")
 app.add_typer(behave_app, name="behave")
 app.add_typer(cache_app, name="cache")
 app.add_typer(grpo_app, name="grpo")
