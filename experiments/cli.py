@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from experiments.cli_adapters import adapters_app
+from experiments.cli_answers import answers_app
 from experiments.cli_behave import behave_app
 from experiments.cli_cache import cache_app, drift
 from experiments.cli_direction import direction
@@ -21,6 +22,7 @@ from experiments.cli_report import report
 from experiments.cli_run import demo, run_app
 from experiments.cli_steer import steer
 from experiments.cli_tomas import tomas_app
+from experiments.cli_unco import unco_app
 from experiments.options import (
     AbilitiesOption,
     ExamOption,
@@ -70,6 +72,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(adapters_app, name="adapters")
+app.add_typer(answers_app, name="answers")
 app.add_typer(behave_app, name="behave")
 app.add_typer(cache_app, name="cache")
 app.add_typer(grpo_app, name="grpo")
@@ -80,6 +83,7 @@ run_app.command(
     epilog="Example: interp run grpo-audit --steps 2 --n 8 --n-held-out 4 --out grpo-audit",
 )(grpo_audit)
 app.add_typer(tomas_app, name="tomas")
+app.add_typer(unco_app, name="unco")
 app.command("demo", epilog="Example: interp demo")(demo)
 app.command(
     "extract", epilog="Example: interp extract --source facts:elements --n 40 --out facts.h5"

@@ -109,6 +109,65 @@ def _run_expression_gap(config: ExpressionGapConfig, out: Path | None, json: boo
         print_expression_gap(folder, record)
 
 
+@run_app.command(
+    "noticed-but-silent",
+    epilog="Example: interp run noticed-but-silent --groups 3 --played 1 --folds 3 "
+    "--permutations 0 --max-rounds 2 --max-new-tokens 32 --out noticed",
+)
+def noticed_but_silent(
+    model: ModelOption = "smollm2",
+    groups: Annotated[
+        int, typer.Option("--groups", min=2, help="Task groups whose replies are read.")
+    ] = 40,
+    played: Annotated[
+        int, typer.Option("--played", min=1, help="Of these, groups that the agent plays.")
+    ] = 10,
+    C: COption = "0.01",
+    folds: FoldsOption = 5,
+    permutations: PermutationsOption = 200,
+    max_rounds: Annotated[
+        int, typer.Option("--max-rounds", min=2, help="Budget, with the first round.")
+    ] = 4,
+    max_new_tokens: NewTokensOption = 96,
+    seed: SeedOption = 0,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = "auto",
+    batch_tokens: BatchOption = 2048,
+    template_arg: TemplateOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Run folder; default: runs/<utc>-<slug>.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Does the model know that a colleague's reply is of no use when it does not ask again?"""
+    from experiments.console import print_json
+    from experiments.noticed_but_silent import NAME, NoticedConfig, run_noticed
+    from experiments.unco_tables import print_noticed
+    from interp.records import run_folder
+
+    config = NoticedConfig(
+        model=model,
+        groups=groups,
+        played=played,
+        C=strength(C),
+        permutations=permutations,
+        folds=folds,
+        max_rounds=max_rounds,
+        max_new_tokens=max_new_tokens,
+        batch_tokens=batch_tokens,
+        dtype=dtype,
+        device=device,
+        seed=seed,
+        template_args=template_args(template_arg) or None,
+    )
+    folder = out or run_folder(NAME)
+    record = run_noticed(config, folder, command=shlex.join(["interp", *sys.argv[1:]]))
+    if json:
+        print_json({"folder": str(folder), "metrics": dict(record.metrics)})
+    else:
+        print_noticed(folder, record.metrics)
+
+
 def demo(
     out: Annotated[
         Path | None, typer.Option("--out", help="Run folder; default: runs/<utc>-<slug>.")

@@ -23,6 +23,7 @@ from activations.answers import MAX_NEW_TOKENS, require_labels
 from activations.batches import BATCH_TOKENS
 from activations.cache import manifest_differences, refuse_mismatch
 from activations.digests import weights_sha256
+from activations.sharing import tokens_saved
 from experiments.console import note, progress
 from experiments.readouts import readouts_of
 from experiments.steer_inputs import signed_items
@@ -127,11 +128,16 @@ def run_expression_gap(
     backend = load_backend(spec)
     write_json(folder / _CONFIG, settings)
     write_items(folder / "items.jsonl", items)
-    n_tokens = sum(len(prompt.ids_with_stub) for prompt in backend.tokenize(items))
+    prompts = backend.tokenize(items)
+    n_tokens = sum(len(prompt.ids_with_stub) for prompt in prompts)
+    n_saved = tokens_saved(
+        [prompt.ids for prompt in prompts], [len(prompt.ids) - 1 for prompt in prompts]
+    )
     cache_mib = len(items) * backend.n_layers * backend.d_model * 4 / 2**20
     note(
-        f"     {n_tokens:,} prompt tokens, run about three times (activations, greedy answers, "
-        f"steering); {backend.n_layers} layers × {backend.d_model}: a cache of {cache_mib:.0f} MiB"
+        f"     {n_tokens:,} prompt tokens ({n_tokens - n_saved:,} if the model can share first "
+        f"tokens), run about three times (activations, greedy answers, steering); "
+        f"{backend.n_layers} layers × {backend.d_model}: a cache of {cache_mib:.0f} MiB"
     )
     note(f"     {verdict_note(backend, items)}")
     with progress("2/5  activations", len(items)) as advance:

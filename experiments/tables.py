@@ -153,7 +153,8 @@ def answer_rows(items: Sequence[Item], answers: Sequence[Answer]) -> list[dict[s
         accuracy = bootstrap_mean([entry.correct for entry in chosen], groups, seed=0)
         answered = [entry for entry in chosen if entry.answered]
         both = len(set(labels)) == 2
-        difference = [entry.logit_true - entry.logit_false for entry in chosen]
+        logits = [entry.logit_difference for entry in chosen]
+        difference = [value for value in logits if value is not None]
         rows.append(
             {
                 "condition": condition,
@@ -170,7 +171,7 @@ def answer_rows(items: Sequence[Item], answers: Sequence[Answer]) -> list[dict[s
                 ),
                 "said_true": sum(entry.verdict is True for entry in chosen) / len(chosen),
                 "auroc_logit_difference": score_decisions(labels, labels, difference).auroc
-                if both
+                if both and len(difference) == len(chosen)
                 else None,
             }
         )

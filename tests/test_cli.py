@@ -265,6 +265,32 @@ def examples(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[
         yield " ".join(path), command.epilog or ""
 
 
+def write_log(path: Path) -> None:
+    """A finished log of Inspect, as a run of the task `interp/avalon` leaves it."""
+    from inspect_ai.log import (
+        EvalConfig,
+        EvalDataset,
+        EvalLog,
+        EvalSample,
+        EvalSpec,
+        write_eval_log,
+    )
+    from inspect_ai.model import ModelOutput
+
+    spec = EvalSpec(
+        created="2026-01-01T00:00:00+00:00",
+        task="interp/avalon",
+        dataset=EvalDataset(name="avalon"),
+        model="provider/model",
+        config=EvalConfig(),
+        metadata={"interp": {"source": {}, "asked": {"condition": "base"}}},
+    )
+    said = ModelOutput.from_content("model", "ANSWER: True")
+    sample = EvalSample(id="x", epoch=1, input="?", target="True", output=said)
+    path.parent.mkdir()
+    write_eval_log(EvalLog(status="success", eval=spec, samples=[sample]), str(path))
+
+
 def more_of(first: str, second: str) -> None:
     """A cache of items of the same source that another cache does not hold."""
     from activations import ActivationCache, ModelSpec, describe_source, extract, load_backend
@@ -293,10 +319,11 @@ def test_every_example_in_the_help_works(
         *("run expression-gap", "adapters audit", "adapters compare", "mast inventory"),
         *("tomas code", "tomas pilot", "tomas accounting", "tomas agreement"),
         *("tomas check", "tomas draft", "tomas provenance", "tomas rewards"),
+        *("unco build", "unco play", "unco report", "run noticed-but-silent"),
     }
     # The alias stands for a tiny model here; everything else is as printed.
     folder = tmp_path / "tiny"
-    model = tiny_model("llama", num_hidden_layers=16)
+    model = tiny_model("llama", num_hidden_layers=16, max_position_embeddings=8192)
     for name in ("tiny", "models/qwen"):
         model.save_pretrained(tmp_path / name)
         tokenizer.save_pretrained(tmp_path / name)
@@ -319,7 +346,8 @@ def test_every_example_in_the_help_works(
     monkeypatch.chdir(tmp_path)
     order = (
         *("sources", "items", "extract", "probe", "probe-compare", "direction", "steer", "answer"),
-        *("drift", "report", "cache", "run", "grpo", "adapters", "behave", "mast", "tomas"),
+        *("answers", "drift", "report", "cache", "run", "grpo", "adapters", "behave", "mast"),
+        *("tomas", "unco"),
         "demo",
     )
     # What a command reads, an earlier example has written.
@@ -329,6 +357,8 @@ def test_every_example_in_the_help_works(
         assert example.startswith(f"interp {name}"), (name, found[name])
         shown = re.sub(r"[\s│]+", " ", ok(*name.split(), "--help").output)
         assert example in shown
+        if name == "answers import":
+            write_log(Path("logs/avalon.eval"))
         if name == "cache merge":
             more_of("facts.h5", "more.h5")
         if name == "drift":
