@@ -26,6 +26,7 @@ from activations.digests import weights_sha256
 from activations.sharing import tokens_saved
 from experiments.console import note, progress
 from experiments.readouts import readouts_of
+from experiments.steer_inputs import signed_items
 from experiments.tables import verdict_note
 from figures import draw_expression_gap
 from interp.errors import ResultError
@@ -42,12 +43,12 @@ from interp.records import (
 )
 from interp.registry import load_items, open_source
 from interp.vocabulary import Dtype, Grouping
-from probes import ProbeSweep, make_folds, sweep_layers, write_sweep
+from probes import make_folds, sweep_layers, write_sweep
 from probes.solver import require_strength
-from steering import SignedItems, sweep_steering, write_steering
-from steering.sweep import nonzero_alphas
+from steering import sweep_steering, write_steering
+from steering.plan import nonzero_alphas
 
-__all__ = ["NAME", "ExpressionGapConfig", "run_expression_gap", "signed_items"]
+__all__ = ["NAME", "ExpressionGapConfig", "run_expression_gap"]
 
 NAME: Final = "expression-gap"
 _CONFIG: Final = "config.json"
@@ -68,7 +69,7 @@ class ExpressionGapConfig:
         folds: outer folds.
         grouping: `group` or `none`.
         alphas: steering sizes, in multiples of the median residual norm.
-        random_directions: random directions, each in a ± pair.
+        random_directions: random directions, in ± pairs.
         max_new_tokens: cut of greedy answers.
         batch_tokens: padded tokens a batch.
         dtype: of the model.
@@ -87,18 +88,13 @@ class ExpressionGapConfig:
     folds: int = 5
     grouping: Grouping = "group"
     alphas: tuple[float, ...] = (1.0,)
-    random_directions: int = 5
+    random_directions: int = 10
     max_new_tokens: int = MAX_NEW_TOKENS
     batch_tokens: int = BATCH_TOKENS
     dtype: Dtype = "float32"
     device: str = "auto"
     seed: int = 0
     template_args: Mapping[str, Any] | None = None
-
-
-def signed_items(sweep: ProbeSweep) -> SignedItems:
-    """What steering needs of a probe sweep."""
-    return SignedItems(sweep.fold, sweep.layer_nested, sweep.decision_values, sweep.manifest)
 
 
 def run_expression_gap(

@@ -611,13 +611,28 @@ def test_the_python_example_of_the_readme_works(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     readme = (Path(__file__).resolve().parents[1] / "README.md").read_text()
-    # The first block is the tour; a later one needs extras.
-    code, *_ = re.findall(r"```python\n(.*?)```", readme, flags=re.S)
+    # The first block is the tour; another one steers a model object.
+    code, *others = re.findall(r"```python\n(.*?)```", readme, flags=re.S)
+    (own_model,) = (other for other in others if "with steer(" in other)
     monkeypatch.setattr(
         "activations.spec._locate", lambda _: ("local", str(model_folder), "smollm2", None)
     )
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, "README.md", "exec"), {})  # noqa: S102 - our own text
+    names: dict[str, Any] = {}
+    exec(compile(code, "README.md", "exec"), names)  # noqa: S102 - our own text
     printed = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in printed[:2]] == ["probe, nested", "said"]
     assert "random direction" in printed[2]
+    # Steering a model of one's own, with a direction from the same cache.
+    from interp.direction import write_direction
+    from steering import fold_direction
+
+    write_direction(tmp_path / "d.npz", fold_direction(names["cache"], 1))
+    mine = {
+        "path": tmp_path / "d.npz",
+        "model": names["backend"].model,
+        "tokenizer": names["backend"].tokenizer,
+        "prompts": ["Is it true?", "Paris"],
+    }
+    exec(compile(own_model, "README.md", "exec"), mine)  # noqa: S102 - our own text
+    assert mine["output"].shape[0] == 2
