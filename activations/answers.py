@@ -20,12 +20,15 @@ from interp.errors import ItemError
 from interp.files import atomic_path, partial_path, read_json, write_json
 from interp.grading import Answer, parse_verdict, read_answers, write_answers
 from interp.items import Item
-from interp.prompts import ANSWER_STUB
-from interp.vocabulary import ANSWER_CONDITIONS, AnswerCondition
+from interp.prompts import ANSWER_STUB, THINKING_ARGUMENT, are_injected, ask, asked_record
+from interp.vocabulary import ANSWER_CONDITIONS, AnswerCondition, Reasoning
 
 __all__ = [
+    "COT_TOKENS",
     "MAX_NEW_TOKENS",
+    "THINKING_TOKENS",
     "answer",
+    "default_new_tokens",
     "forced_answers",
     "forced_logits",
     "greedy_answers",
@@ -35,7 +38,20 @@ __all__ = [
 MAX_NEW_TOKENS: Final = 48
 """Default length of a greedy answer: room for a short justification before the answer line."""
 
+COT_TOKENS: Final = 768
+"""Default length of a reply that is asked to reason first."""
+
+THINKING_TOKENS: Final = 4096
+"""Default length of a reply with the trained reasoning mode on; its traces run to thousands."""
+
 Logits = NDArray[np.float32]
+
+
+def default_new_tokens(reasoning: Reasoning, *, thinking: bool) -> int:
+    """Cut of a reply where none is given: long enough for what is asked of the model."""
+    if thinking:
+        return THINKING_TOKENS
+    return COT_TOKENS if reasoning == "cot" else MAX_NEW_TOKENS
 
 
 def forced_logits(
@@ -185,6 +201,7 @@ def answer(
     *,
     source: Mapping[str, Any],
     conditions: Sequence[AnswerCondition] = ANSWER_CONDITIONS,
+    reasoning: Reasoning = "base",
     logits: Logits | None = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
     batch_tokens: int = BATCH_TOKENS,
@@ -202,6 +219,9 @@ def answer(
         path: of the answer file.
         source: from `activations.extraction.describe_source`.
         conditions: which of `forced` and `greedy`.
+        reasoning: whether the prompts ask to reason first, or to answer at once. The manifest's
+            `asked` holds it, with whether the correct answer stands in the prompts and whether the
+            chat template was told to let the model think (`enable_thinking`).
         logits: (n_items, 2) if they are known already, from a cache of the same items and model.
         max_new_tokens: cut of greedy generation.
         batch_tokens: padded tokens a batch.
@@ -213,10 +233,14 @@ def answer(
         ItemError: an item has no label.
     """
     require_labels(items)
-    prompts = backend.tokenize(items)
+    injected = are_injected(items)
+    prompts = backend.tokenize([ask(item, reasoning) for item in items])
+    fingerprint = dict(backend.fingerprint())
+    thinking = fingerprint["template_args"].get(THINKING_ARGUMENT)
     manifest = {
-        "model": dict(backend.fingerprint()),
+        "model": fingerprint,
         "source": dict(source),
+        "asked": asked_record(reasoning, thinking=thinking, injected=injected),
         "conditions": sorted(conditions),
         "answer_stub": ANSWER_STUB,
         "verdict_ids": asdict(backend.verdict_ids(prompts)),

@@ -17,10 +17,10 @@ from activations.cache import ActivationCache, CacheWriter, manifest_differences
 from activations.compression import require_compression
 from activations.passes import Reading, capture_plain, plan_sharing, relative, run_passes
 from interp.errors import ModelError
-from interp.items import Item, items_sha256
+from interp.items import Item
 from interp.prompts import ANSWER_STUB
 from interp.records import package_versions
-from interp.registry import ItemSource
+from interp.registry import describe_source
 from interp.vocabulary import Compression, Library, Store, TokenRule
 
 __all__ = ["describe_source", "extract", "manifest_of"]
@@ -37,21 +37,6 @@ _SELF_CHECK_LEAST: Final = 4
 
 Progress = Callable[[int], None]
 """Called with the number of items that were finished since the last call."""
-
-
-def describe_source(
-    source: ItemSource, items: Sequence[Item], *, view: str | None, seed: int
-) -> dict[str, Any]:
-    """What a manifest says of the items: where they come from and their digest."""
-    return {
-        "name": source.name,
-        "version": source.version,
-        "fingerprint": source.fingerprint(),
-        "view": view or source.views[0],
-        "n": len(items),
-        "seed": seed,
-        "items_sha256": items_sha256(items),
-    }
 
 
 def manifest_of(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Final
 
-__all__ = ["PrefixGroup", "common_length", "find_groups", "row_cost"]
+__all__ = ["PrefixGroup", "common_length", "find_groups", "row_cost", "tokens_saved"]
 
 LEAST_TOKENS: Final = 16
 """Shorter prefixes are not worth a pass of their own."""
@@ -105,6 +105,12 @@ def find_groups(
     )
     grouped = {row for group in groups for row in group.rows}
     return groups, tuple(row for row in range(n) if row not in grouped)
+
+
+def tokens_saved(sequences: Sequence[Sequence[int]], limits: Sequence[int]) -> int:
+    """Tokens that need not be run where each group's prefix is run once; see `find_groups`."""
+    groups, _ = find_groups(sequences, limits)
+    return sum(group.length * (len(group.rows) - 1) for group in groups)
 
 
 @dataclass(slots=True)

@@ -10,39 +10,30 @@ import typer
 from typer.core import TyperGroup
 
 from experiments.cli_adapters import adapters_app
+from experiments.cli_answers import answers_app
 from experiments.cli_behave import behave_app
 from experiments.cli_cache import cache_app, drift
 from experiments.cli_direction import direction
 from experiments.cli_grpo import grpo_app, grpo_audit
 from experiments.cli_mast import mast_app
-from experiments.cli_model import answer, extract, running
+from experiments.cli_model import answer, extract
 from experiments.cli_probe import ProbeCommand, probe, probe_compare
 from experiments.cli_report import report
 from experiments.cli_run import demo, run_app
+from experiments.cli_steer import steer
 from experiments.cli_tomas import tomas_app
 from experiments.cli_unco import unco_app
 from experiments.options import (
     AbilitiesOption,
-    AdapterOption,
-    AlphasOption,
-    BatchOption,
-    CacheArgument,
-    DeviceOption,
     ExamOption,
     InjectOption,
     JsonOption,
     MapOption,
-    ModelOption,
     NumberOption,
-    OutFolder,
     PaperOption,
-    RandomOption,
     SeedOption,
     ViewOption,
-    layer_numbers,
-    numbers,
     open_items,
-    read_probe_of,
     source_options,
 )
 from interp.errors import InterpError
@@ -81,6 +72,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(adapters_app, name="adapters")
+app.add_typer(answers_app, name="answers")
 app.add_typer(behave_app, name="behave")
 app.add_typer(cache_app, name="cache")
 app.add_typer(grpo_app, name="grpo")
@@ -105,6 +97,10 @@ app.command("probe-compare", epilog="Example: interp probe-compare probe probe")
 app.command(
     "direction", epilog="Example: interp direction facts.h5 --layer 15 --out direction.npz"
 )(direction)
+app.command(
+    "steer",
+    epilog="Example: interp steer facts.h5 --probe probe --layers 10,15 --alphas 0,1,4 --out steer",
+)(steer)
 app.command("report", epilog="Example: interp report steer")(report)
 
 
@@ -186,67 +182,3 @@ def items(
         write_tomas(out, mapped)
     groups = len({item.group_id for item in found})
     note(f"{len(found)} items of {opened.name} in {groups} groups written to {out}")
-
-
-@app.command(epilog="Example: interp steer facts.h5 --probe probe --model smollm2 --out steer")
-def steer(
-    file: CacheArgument,
-    probe: Annotated[Path, typer.Option("--probe", help="Probe folder made from the same file.")],
-    out: OutFolder,
-    model: ModelOption = "smollm2",
-    layers: Annotated[
-        str | None,
-        typer.Option(
-            "--layers",
-            help="Fixed layers, comma-separated, the first one is quoted; default: nested.",
-        ),
-    ] = None,
-    alphas: AlphasOption = "1",
-    random_directions: RandomOption = 5,
-    seed: SeedOption = 0,
-    device: DeviceOption = "auto",
-    batch_tokens: BatchOption = 2048,
-    adapter: AdapterOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Steer the model towards what the probe reads, with controls, and read its forced choice."""
-    from activations import ActivationCache, ModelSpec
-    from experiments.console import note, print_json, progress
-    from experiments.expression_gap import signed_items
-    from experiments.tables import print_steering
-    from steering import sweep_steering, write_steering
-
-    sizes = numbers(alphas, "--alphas")
-    fixed = None if layers is None else layer_numbers(layers)
-    with ActivationCache.open(file) as cache:
-        sweep = read_probe_of(cache, probe)
-        manifest = cache.manifest["model"]
-        spec = ModelSpec.parse(
-            model,
-            dtype=manifest["dtype"],
-            device=device,
-            attn=manifest["attn_implementation"],
-            template_args=manifest.get("template_args"),
-        )
-        note(f"Loading {spec.model_id} ({spec.dtype})")
-        with (
-            running(spec, adapter) as backend,
-            progress("steering", cache.n_items) as advance,
-        ):
-            steered = sweep_steering(
-                cache,
-                signed_items(sweep),
-                backend,
-                alphas=sizes,
-                layers=fixed,
-                n_random=random_directions,
-                seed=seed,
-                batch_tokens=batch_tokens,
-                progress=advance,
-            )
-    summary = write_steering(out, steered)
-    if json:
-        print_json(summary)
-    else:
-        print_steering(summary)
-        note(f"Written to {out}")

@@ -22,7 +22,6 @@ from experiments.options import (
     LockingOption,
     MapOption,
     ModelOption,
-    NewTokensOption,
     NumberOption,
     QuantizationOption,
     SeedOption,
@@ -35,7 +34,9 @@ from experiments.options import (
     open_items,
     template_args,
 )
-from interp.vocabulary import ANSWER_CONDITIONS, Store
+from interp.errors import InterpError
+from interp.prompts import THINKING_ARGUMENT
+from interp.vocabulary import ANSWER_CONDITIONS, Reasoning, Store
 
 if TYPE_CHECKING:
     from activations import ActivationCache, HFBackend, ModelSpec
@@ -156,9 +157,33 @@ def answer(
     view: ViewOption = None,
     map_: MapOption = None,
     condition: Annotated[
-        Literal["both", "forced", "greedy"], typer.Option("--condition", help="How to ask.")
-    ] = "both",
-    max_new_tokens: NewTokensOption = 48,
+        Literal["both", "forced", "greedy"] | None,
+        typer.Option("--condition", help="How to read the answer; default: both."),
+    ] = None,
+    cot: Annotated[
+        bool | None,
+        typer.Option(
+            "--cot/--no-cot",
+            help="Ask to reason step by step first, or to answer at once; default: as the source "
+            "words it. --cot generates only, unless --condition says otherwise.",
+        ),
+    ] = None,
+    thinking: Annotated[
+        bool | None,
+        typer.Option(
+            "--thinking/--no-thinking",
+            help="Turn the trained reasoning mode on or off (enable_thinking of the chat "
+            "template); default: as the template has it.",
+        ),
+    ] = None,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-new-tokens",
+            min=1,
+            help="Cut of greedy answers; default: 48, with --cot 768, with --thinking 4096.",
+        ),
+    ] = None,
     dtype: DtypeOption = "float32",
     device: DeviceOption = "auto",
     batch_tokens: BatchOption = 2048,
@@ -170,12 +195,21 @@ def answer(
     """Ask the model: forced choice by logits, and greedy generation with the answer parser."""
     from activations import ModelSpec, describe_source
     from activations import answer as run_answer
+    from activations.answers import default_new_tokens
     from experiments.console import note, print_json, progress
     from experiments.tables import answer_rows, print_answers, verdict_note
 
+    arguments = template_args(template_arg)
+    if thinking is not None:
+        if THINKING_ARGUMENT in arguments:
+            raise InterpError(f"--thinking and --template-arg {THINKING_ARGUMENT} are one thing.")
+        arguments[THINKING_ARGUMENT] = thinking
+    reasoning: Reasoning = "base" if cot is None else "cot" if cot else "no_cot"
+    reasons = cot or bool(arguments.get(THINKING_ARGUMENT))
+    # A verdict before the reasoning is not the answer that was asked for.
+    condition = condition or ("greedy" if reasons else "both")
     conditions = ANSWER_CONDITIONS if condition == "both" else (condition,)
     opened, found = open_items(source, view, n, seed, map_)
-    arguments = template_args(template_arg)
     spec = ModelSpec.parse(model, dtype=dtype, device=device, template_args=arguments)
     note(f"Loading {spec.model_id} ({dtype}); {len(found)} items of {opened.name}")
     with running(spec, adapter) as backend:
@@ -187,7 +221,9 @@ def answer(
                 out,
                 source=describe_source(opened, found, view=view, seed=seed),
                 conditions=conditions,
-                max_new_tokens=max_new_tokens,
+                reasoning=reasoning,
+                max_new_tokens=max_new_tokens
+                or default_new_tokens(reasoning, thinking=bool(arguments.get(THINKING_ARGUMENT))),
                 batch_tokens=batch_tokens,
                 prefix_sharing=prefix_sharing,
                 progress=advance,

@@ -58,7 +58,7 @@ def expression_gap(
     group: GroupOption = "group",
     permutations: PermutationsOption = 200,
     alphas: AlphasOption = "1",
-    random_directions: RandomOption = 5,
+    random_directions: RandomOption = 10,
     max_new_tokens: NewTokensOption = 48,
     dtype: DtypeOption = "float32",
     device: DeviceOption = "auto",

@@ -23,8 +23,10 @@ from activations.answers import MAX_NEW_TOKENS, require_labels
 from activations.batches import BATCH_TOKENS
 from activations.cache import manifest_differences, refuse_mismatch
 from activations.digests import weights_sha256
+from activations.sharing import tokens_saved
 from experiments.console import note, progress
 from experiments.readouts import readouts_of
+from experiments.steer_inputs import signed_items
 from experiments.tables import verdict_note
 from figures import draw_expression_gap
 from interp.errors import ResultError
@@ -41,12 +43,12 @@ from interp.records import (
 )
 from interp.registry import load_items, open_source
 from interp.vocabulary import Dtype, Grouping
-from probes import ProbeSweep, make_folds, sweep_layers, write_sweep
+from probes import make_folds, sweep_layers, write_sweep
 from probes.solver import require_strength
-from steering import SignedItems, sweep_steering, write_steering
-from steering.sweep import nonzero_alphas
+from steering import sweep_steering, write_steering
+from steering.plan import nonzero_alphas
 
-__all__ = ["NAME", "ExpressionGapConfig", "run_expression_gap", "signed_items"]
+__all__ = ["NAME", "ExpressionGapConfig", "run_expression_gap"]
 
 NAME: Final = "expression-gap"
 _CONFIG: Final = "config.json"
@@ -67,7 +69,7 @@ class ExpressionGapConfig:
         folds: outer folds.
         grouping: `group` or `none`.
         alphas: steering sizes, in multiples of the median residual norm.
-        random_directions: random directions, each in a ± pair.
+        random_directions: random directions, in ± pairs.
         max_new_tokens: cut of greedy answers.
         batch_tokens: padded tokens a batch.
         dtype: of the model.
@@ -86,18 +88,13 @@ class ExpressionGapConfig:
     folds: int = 5
     grouping: Grouping = "group"
     alphas: tuple[float, ...] = (1.0,)
-    random_directions: int = 5
+    random_directions: int = 10
     max_new_tokens: int = MAX_NEW_TOKENS
     batch_tokens: int = BATCH_TOKENS
     dtype: Dtype = "float32"
     device: str = "auto"
     seed: int = 0
     template_args: Mapping[str, Any] | None = None
-
-
-def signed_items(sweep: ProbeSweep) -> SignedItems:
-    """What steering needs of a probe sweep."""
-    return SignedItems(sweep.fold, sweep.layer_nested, sweep.decision_values, sweep.manifest)
 
 
 def run_expression_gap(
@@ -131,11 +128,16 @@ def run_expression_gap(
     backend = load_backend(spec)
     write_json(folder / _CONFIG, settings)
     write_items(folder / "items.jsonl", items)
-    n_tokens = sum(len(prompt.ids_with_stub) for prompt in backend.tokenize(items))
+    prompts = backend.tokenize(items)
+    n_tokens = sum(len(prompt.ids_with_stub) for prompt in prompts)
+    n_saved = tokens_saved(
+        [prompt.ids for prompt in prompts], [len(prompt.ids) - 1 for prompt in prompts]
+    )
     cache_mib = len(items) * backend.n_layers * backend.d_model * 4 / 2**20
     note(
-        f"     {n_tokens:,} prompt tokens, run about three times (activations, greedy answers, "
-        f"steering); {backend.n_layers} layers × {backend.d_model}: a cache of {cache_mib:.0f} MiB"
+        f"     {n_tokens:,} prompt tokens ({n_tokens - n_saved:,} if the model can share first "
+        f"tokens), run about three times (activations, greedy answers, steering); "
+        f"{backend.n_layers} layers × {backend.d_model}: a cache of {cache_mib:.0f} MiB"
     )
     note(f"     {verdict_note(backend, items)}")
     with progress("2/5  activations", len(items)) as advance:

@@ -181,7 +181,11 @@ AlphasOption = Annotated[
     ),
 ]
 RandomOption = Annotated[
-    int, typer.Option("--random-directions", help="Random directions, each in a ± pair.")
+    int,
+    typer.Option(
+        "--random-directions",
+        help="Random directions, in ± pairs (an odd number is rounded up); 99 give a p-value.",
+    ),
 ]
 NewTokensOption = Annotated[
     int, typer.Option("--max-new-tokens", min=1, help="Cut of greedy answers.")

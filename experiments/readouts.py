@@ -37,7 +37,7 @@ def readouts_of(
     forced = [by[item.item_id, "forced"] for item in items]
     greedy = [by[item.item_id, "greedy"] for item in items]
     bare = [entry.verdict if entry.answered else bare_verdict(entry.raw) for entry in greedy]
-    difference = np.array([entry.logit_true - entry.logit_false for entry in forced])
+    difference = np.array([entry.logit_difference for entry in forced], dtype=np.float64)
     calibrated = out_of_fold_threshold(difference, sweep.label, sweep.fold)
     correct: dict[str, NDArray[np.bool_]] = {
         "forced": np.array([entry.correct for entry in forced]),

@@ -59,38 +59,87 @@ def sharing_sentence(shared: Mapping[str, Any] | None) -> str:
 
 
 def print_steering(summary: Mapping[str, Any]) -> None:
-    """Table of a steering sweep at the quoted layer and alpha."""
+    """Tables of a steering sweep at the quoted layers and sizes."""
     words = {
         "baseline": "not steered",
-        "signed": "signed by the probe",
+        "signed": "signed",
+        "oracle": "oracle (upper bound)",
+        "fixed": "fixed, towards True",
         "negated": "negated",
-        "random": f"random directions, mean of {summary['random_directions']}",
+        "random": "random",
+        "shuffled": "shuffled",
+        "orthogonal": "orthogonal",
+        "writer": "writer",
+        "text": "text",
     }
-    low, high = summary["random_accuracy_range"]
+    where = f"layer {summary['quoted_layer']}, alpha {summary['quoted_alpha']:g}"
+    if summary["chosen_on_inner_folds"]:
+        where = "layer and alpha chosen without each fold: " + ", ".join(
+            f"{entry['layer']}/{entry['alpha']:g}" for entry in summary["quoted_by_fold"]
+        )
+    low, high = summary.get("random_accuracy_range", (None, None))
     print_table(
-        f"Steering: {summary['n_items']} items, layer {summary['quoted_layer']}, alpha "
-        f"{summary['quoted_alpha']:g} (adds a norm of {summary['quoted_alpha_absolute']:.4g})",
-        ("forced choice", "accuracy", "95% interval", "True-recall", "False-recall", "AUROC"),
+        f"Steering: {summary['n_items']} items, {where} (adds a norm of "
+        f"{summary['quoted_alpha_absolute']:.4g}; {summary['positions']})",
+        (
+            "forced choice",
+            "accuracy",
+            "95% interval",
+            "True-recall",
+            "False-recall",
+            "to right",
+            "to wrong",
+            "moved back",
+        ),
         [
             (
-                words[name],
+                words[name] + (f", mean of {entry['n_draws']}" if entry["n_draws"] > 1 else ""),
                 _percent(entry["accuracy"]),
                 _interval(entry["low"], entry["high"]),
                 _percent(entry["true_recall"]),
                 _percent(entry["false_recall"]),
-                f"{entry['auroc']:.3f}",
+                f"{entry['flips_to_right']:.3g}",
+                f"{entry['flips_to_wrong']:.3g}",
+                "–" if name == "baseline" else _percent(entry["moved_wrong_way"]),
             )
             for name, entry in summary["conditions"].items()
         ],
-        caption=f"Single random directions range from {_percent(low)} to {_percent(high)}; they "
-        "use the same signs.",
+        caption="to right, to wrong: verdicts that changed. moved back: items whose True − False "
+        "logits moved against their sign."
+        + (
+            f" Single random directions range from {_percent(low)} to {_percent(high)}; they use "
+            f"the same signs."
+            if low is not None
+            else ""
+        ),
     )
+    if "generated" in summary:
+        _print_generated(summary["generated"], words)
     if summary["n_without_effect"]:
         say(
             f"{summary['n_without_effect']} items are steered at the last layer, where the last "
             f"prompt token no longer reaches the verdict: they cannot change."
         )
     say(summary["verdict"])
+
+
+def _print_generated(generated: Mapping[str, Any], words: Mapping[str, str]) -> None:
+    print_table(
+        "Greedy answers and side effects at the same cells, one draw each",
+        ("", "right", "bare accepted", "non-answers", "KL, nats", "perplexity of neutral texts"),
+        [
+            (
+                words[name],
+                _percent(entry["accuracy"]),
+                _percent(entry["accuracy_bare_accepted"]),
+                f"{entry['non_answers']} of {entry['n_items']}",
+                f"{entry['kl']:.3g}",
+                f"{entry['perplexity']:.1f}",
+            )
+            for name, entry in generated.items()
+        ],
+        caption="KL: of the next-token distribution after the stub from the unsteered one.",
+    )
 
 
 def answer_rows(items: Sequence[Item], answers: Sequence[Answer]) -> list[dict[str, Any]]:
@@ -104,7 +153,8 @@ def answer_rows(items: Sequence[Item], answers: Sequence[Answer]) -> list[dict[s
         accuracy = bootstrap_mean([entry.correct for entry in chosen], groups, seed=0)
         answered = [entry for entry in chosen if entry.answered]
         both = len(set(labels)) == 2
-        difference = [entry.logit_true - entry.logit_false for entry in chosen]
+        logits = [entry.logit_difference for entry in chosen]
+        difference = [value for value in logits if value is not None]
         rows.append(
             {
                 "condition": condition,
@@ -121,7 +171,7 @@ def answer_rows(items: Sequence[Item], answers: Sequence[Answer]) -> list[dict[s
                 ),
                 "said_true": sum(entry.verdict is True for entry in chosen) / len(chosen),
                 "auroc_logit_difference": score_decisions(labels, labels, difference).auroc
-                if both
+                if both and len(difference) == len(chosen)
                 else None,
             }
         )

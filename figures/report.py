@@ -134,9 +134,9 @@ def _figures(run: Path, probe: Found, steering: Found, readouts: Found) -> list[
     if steering is not None:
         folder, summary = steering
         # The bars of an expression-gap run, which crosses few conditions.
-        if "random_accuracy_range" in summary:
+        if {"signed", "negated", "random"} <= set(summary.get("conditions", {})):
             draw("Steering at the quoted cell", draw_steering, summary)
-        cells = read_cells(folder / "cells.csv")
+        cells = read_cells(folder / "draws.csv")
         draw("Dose and response", draw_dose_response, cells, summary)
         draw("Recalls before and after", draw_recalls, cells, summary)
         draw("Layer and size", draw_grid, cells, summary)

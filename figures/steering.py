@@ -1,4 +1,4 @@
-"""Figures of a steering sweep, drawn from `cells.csv`, `steer.json` and `items.csv` alone."""
+"""Figures of a steering sweep, drawn from `draws.csv`, `steer.json` and `items.csv` alone."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 NULL: Final = "random"
+TEXT: Final = "text"
 
 # Okabe and Ito's palette; marker and line differ too, so that colour never stands alone.
 _LOOK: Final[Mapping[str, tuple[str, str, str, str]]] = {
@@ -45,7 +46,7 @@ def draw_steering_sweep(folder: Path) -> tuple[Path, ...]:
     """Draw all figures of a steering sweep into `figures/` below its folder.
 
     Args:
-        folder: with `steer.json` and `cells.csv`; the item plot needs `items.csv` too.
+        folder: with `steer.json` and `draws.csv`; the item plot needs `items.csv` too.
 
     Returns:
         the PNG files (a PDF lies beside each).
@@ -54,7 +55,7 @@ def draw_steering_sweep(folder: Path) -> tuple[Path, ...]:
         ResultError: a file is missing or is not of a steering sweep.
     """
     summary = read_json(folder / "steer.json", "the summary of a steering sweep")
-    cells = read_cells(folder / "cells.csv")
+    cells = read_cells(folder / "draws.csv")
     with styled():
         drawn: dict[str, Figure] = {
             "dose_response": draw_dose_response(cells, summary),
@@ -130,6 +131,10 @@ def draw_dose_response(cells: Sequence[CellRow], summary: Mapping[str, Any]) -> 
             if not by_alpha:
                 continue
             colour, marker, line, label = _LOOK[name]
+            if name == TEXT:  # adds no vector, so it has no size
+                accuracy = next(iter(by_alpha.values()))[0].accuracy
+                axes.axhline(accuracy, color=colour, linestyle=line, linewidth=1.2, label=label)
+                continue
             alphas = [0.0, *by_alpha]
             means = [
                 base,
@@ -192,11 +197,15 @@ def draw_recalls(cells: Sequence[CellRow], summary: Mapping[str, Any]) -> Figure
         summary: of the sweep; without `quoted_alpha` the largest alpha is taken.
     """
     layer = _quoted_layer(cells, summary)
-    alphas = sorted({cell.alpha for cell in cells if cell.layer == layer})
+    alphas = sorted({cell.alpha for cell in cells if cell.layer == layer and cell.alpha >= 0})
     quoted = summary.get("quoted_alpha")
     alpha = float(quoted) if quoted in alphas else alphas[-1]
     base = _baseline(cells)
-    shown = [(name, _of(cells, layer, name).get(alpha)) for name in _conditions(cells)]
+    shown = [
+        (name, drawn.get(alpha) or (next(iter(drawn.values())) if name == TEXT else None))
+        for name in _conditions(cells)
+        if (drawn := _of(cells, layer, name))
+    ]
     rows = [(name, found) for name, found in shown if found]
     figure = new_figure(6.2, 1.6 + 0.42 * len(rows))
     axes = figure.add_subplot()

@@ -18,11 +18,11 @@ BASELINE: Final = "baseline"
 
 @dataclass(frozen=True, slots=True)
 class CellRow:
-    """One row of `cells.csv`.
+    """One row of `draws.csv`: a cell, or one draw of it.
 
     Attributes:
         layer: block index as text, or `nested`; `baseline` for the row that is not steered.
-        alpha: size in the sweep's unit.
+        alpha: in median residual norms; NaN for `text`, which adds no vector.
         condition: see the sweep.
         accuracy: share of items answered right, 0 to 1.
         true_recall: among True items; NaN where there are none.
@@ -77,7 +77,7 @@ def _rows(path: Path, columns: Sequence[str], what: str) -> list[dict[str, str]]
 
 
 def read_cells(path: Path) -> tuple[CellRow, ...]:
-    """Read `cells.csv`; further columns are passed over.
+    """Read `draws.csv`; further columns are passed over.
 
     Raises:
         ResultError: missing, without a column that is drawn, a number that is none, or no
@@ -95,7 +95,7 @@ def read_cells(path: Path) -> tuple[CellRow, ...]:
         cells = tuple(
             CellRow(
                 layer=row["layer"],
-                alpha=float(row["alpha"]),
+                alpha=share(row["alpha"]),
                 condition=row["condition"],
                 accuracy=share(row["accuracy"]),
                 true_recall=share(row["true_recall"]),

@@ -72,7 +72,8 @@ class Answer:
         answered: whether there is a verdict.
         raw: the generated text (`greedy`), or the stub with the chosen verdict (`forced`).
         n_tokens: generated tokens (`greedy`), 0 for `forced`.
-        logit_true: logit of the first token of the verdict True after the stub.
+        logit_true: logit of the first token of the verdict True after the stub that follows the
+            prompt, before any reply; None where it cannot be had (from a provider).
         logit_false: the same for False.
     """
 
@@ -83,8 +84,15 @@ class Answer:
     answered: bool
     raw: str
     n_tokens: int
-    logit_true: float
-    logit_false: float
+    logit_true: float | None
+    logit_false: float | None
+
+    @property
+    def logit_difference(self) -> float | None:
+        """True − False; None where the logits are not known."""
+        if self.logit_true is None or self.logit_false is None:
+            return None
+        return self.logit_true - self.logit_false
 
 
 def write_answers(path: Path, answers: Iterable[Answer]) -> None:

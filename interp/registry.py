@@ -10,16 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from interp.errors import SourceError, did_you_mean
-from interp.items import Item, require_unique_ids
+from interp.items import Item, items_sha256, require_unique_ids
 
 __all__ = [
     "ENTRY_POINT_GROUP",
     "ItemSource",
     "SourceFactory",
     "SourceInfo",
+    "describe_source",
     "list_sources",
     "load_items",
     "open_source",
@@ -253,6 +254,21 @@ def split_options(
         options[name] = value if equals else None
         parts.pop()
     return ",".join(parts) or None, options
+
+
+def describe_source(
+    source: ItemSource, items: Sequence[Item], *, view: str | None, seed: int
+) -> dict[str, Any]:
+    """What a manifest says of the items: where they come from and their digest."""
+    return {
+        "name": source.name,
+        "version": source.version,
+        "fingerprint": source.fingerprint(),
+        "view": view or source.views[0],
+        "n": len(items),
+        "seed": seed,
+        "items_sha256": items_sha256(items),
+    }
 
 
 def load_items(

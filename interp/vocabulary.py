@@ -16,6 +16,7 @@ __all__ = [
     "Library",
     "ProbeKind",
     "Quantization",
+    "Reasoning",
     "Solver",
     "Store",
     "TokenRule",
@@ -69,3 +70,7 @@ AnswerCondition = Literal["forced", "greedy"]
 """`forced`: the larger of two logits after the stub; `greedy`: parsed from generated text."""
 
 ANSWER_CONDITIONS: Final = get_args(AnswerCondition)
+
+Reasoning = Literal["base", "cot", "no_cot"]
+"""How a prompt asks for its answer. `base`: as the source writes it, which leaves it open; `cot`:
+to think step by step first; `no_cot`: to answer at once."""

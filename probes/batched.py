@@ -65,7 +65,8 @@ def decide_held_out(
     """
     if not strengths or not all(0 < c < float("inf") for c in strengths):
         raise ProbeError(
-            f"--C is {list(strengths)}; expected a positive number (inverse L2 strength)."
+            f"--C is {', '.join(map(str, strengths))}; expected a positive number (inverse L2 "
+            f"strength)."
         )
     n_true = labels.sum(dim=0)
     if bool(((n_true == 0) | (n_true == len(labels))).any()):

@@ -1,54 +1,45 @@
-"""The steering sweep: layers × alphas × conditions, read out by forced choice.
-
-Only the last prompt token is steered, and the model is causal: so keys and values of everything
-before it are the same in every cell. They are computed once a batch, and a cell costs the last
-prompt token and the answer stub alone.
-"""
+"""The steering sweep: layers × alphas × conditions, read out by forced choice."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from activations import ActivationCache, Edit, ModelBackend
-from activations.backend import SharedPrefix
+from activations import ActivationCache, HFBackend, ModelBackend, Prompt
+from activations.answers import forced_logits
 from activations.batches import BATCH_TOKENS
 from activations.cache import manifest_differences
-from activations.passes import Reading, plan_sharing, run_plan
-from interp.direction import Direction, random_direction
+from activations.head import VerdictHead, verdict_head
 from interp.errors import SteeringError
-from steering.directions import fold_direction
-from steering.hooks import change_at
-from steering.interventions import added
+from interp.items import Item, Message
+from interp.vocabulary import TokenRule
+from steering.grid import run_cells
+from steering.interventions import AlphaUnit
+from steering.plan import (
+    INNER,
+    NESTED,
+    Settings,
+    SignedItems,
+    make_plan,
+    nonzero_alphas,
+    require_conditions,
+)
+from steering.positions import require_positions
 from steering.results import BASELINE, Cell, SteeringSweep
 
-__all__ = ["NESTED", "SignedItems", "nonzero_alphas", "sweep_steering"]
+__all__ = [
+    "DEFAULT_CONDITIONS",
+    "make_settings",
+    "sweep_steering",
+    "verdict_head_of",
+    "with_verdict",
+]
 
-NESTED: Final = "nested"
-_STEERED_RULE: Final = "last_prompt"
-
-
-@dataclass(frozen=True, slots=True)
-class SignedItems:
-    """What steering takes from a probe sweep, item by item.
-
-    Attributes:
-        fold: (n_items,) outer fold.
-        layer_nested: (n_items,) layer chosen without the item's fold.
-        decision_values: (n_items, n_layers) out-of-fold decisions.
-        manifest: of the cache that was probed; steering refuses any other cache.
-    """
-
-    fold: NDArray[np.int64]
-    layer_nested: NDArray[np.int64]
-    decision_values: NDArray[np.float64]
-    manifest: Mapping[str, Any]
+DEFAULT_CONDITIONS = ("signed", "negated", "random")
+_STEERED_RULE: TokenRule = "last_prompt"
 
 
 def sweep_steering(
@@ -58,134 +49,207 @@ def sweep_steering(
     *,
     alphas: Sequence[float],
     layers: Sequence[int] | None = None,
-    n_random: int = 5,
+    conditions: Sequence[str] = DEFAULT_CONDITIONS,
+    positions: str = "last_prompt",
+    alpha_unit: AlphaUnit = "median",
+    n_random: int = 10,
+    n_control: int = 10,
     seed: int = 0,
+    plain: bool = False,
     batch_tokens: int = BATCH_TOKENS,
     prefix_sharing: bool = True,
     progress: Callable[[int], None] = lambda _: None,
 ) -> SteeringSweep:
     """Steer every item and read its forced choice.
 
-    Direction, layer and sign of an item all come from folds without it. `negated` and `random`
-    use the same signs as `signed`; each random direction is used as drawn and mirrored.
+    Direction, layer and sign of an item all come from folds without it, and so does what is quoted
+    where `signed.inner` lets it be chosen.
 
     Args:
         cache: activations of the items, at `last_prompt`.
         signed: folds, layers and decisions of a probe sweep over that cache.
         backend: the model that the cache was made with.
-        alphas: sizes in multiples of the median residual norm; 0 is the baseline and always run.
-            The last one that is not 0 is the one that headline numbers are given for.
+        alphas: sizes; 0 is the baseline and always run. Where nothing is chosen, the last one that
+            is not 0 is quoted.
         layers: fixed layers for all items; None steers each item at its nested layer.
-        n_random: random directions, each in a ± pair.
-        seed: of the random directions.
+        conditions: see `steering.plan.Condition`.
+        positions: which tokens are steered; see `steering.positions`.
+        alpha_unit: whether sizes count median residual norms of the layer, or are norms.
+        n_random: random directions, in ± pairs: an odd number is rounded up.
+        n_control: draws of `shuffled` and of `orthogonal`.
+        seed: of all draws.
+        plain: run every cell from the first token; the numbers are the same up to rounding.
         batch_tokens: padded tokens a batch.
         prefix_sharing: run first tokens that prompts have in common once, as `extract` does.
         progress: called with the number of items finished since the last call.
 
     Raises:
-        SteeringError: other model, other token rule, no alpha, or a layer out of range.
+        SteeringError: other model, items or token rule, no alpha, or a layer out of range.
     """
     _require_match(cache, signed, backend)
-    sizes = nonzero_alphas(alphas, n_random)
-    for layer in layers or ():
-        cache.require_layer(layer)
-    places = [NESTED] if layers is None else [str(layer) for layer in dict.fromkeys(layers)]
-
+    policy = require_positions(positions)
+    settings = make_settings(
+        cache,
+        alphas=alphas,
+        layers=layers,
+        conditions=conditions,
+        alpha_unit=alpha_unit,
+        n_random=n_random,
+        n_control=n_control,
+        seed=seed,
+    )
+    places, sizes = settings.places, settings.sizes
     items = cache.items()
     prompts = backend.tokenize(items)
     if min(len(prompt.ids) for prompt in prompts) < 2:
         raise SteeringError("A prompt has one token only; steering needs at least two.")
+    n_tokens = np.array([len(prompt.ids) for prompt in prompts])
+    if (n_tokens != cache.n_tokens).any():
+        first = int(np.flatnonzero(n_tokens != cache.n_tokens)[0])
+        raise SteeringError(
+            f"Item {items[first].item_id!r} has {n_tokens[first]} prompt tokens now and had "
+            f"{cache.n_tokens[first]} when {cache.path} was made: the activations are not those of "
+            f"the items to steer. Extract again."
+        )
     verdicts = backend.verdict_ids(prompts)
     logit_ids = (verdicts.true_id, verdicts.false_id)
-    plan = _plan(cache, signed, places, sizes, n_random, seed)
-    logits = np.full((len(plan) + 1, len(items), 2), np.nan, dtype=np.float32)
-
-    def run(index: Sequence[int], shared: SharedPrefix | None) -> NDArray[np.float32]:
-        prefix = backend.prefill([prompts[i].ids[:-1] for i in index], shared)
-        suffixes = [prompts[i].ids[-1:] + prompts[i].stub_ids for i in index]
-        cells = [backend.logits_after(prefix, suffixes, logit_ids)]
-        for step in plan:
-            with _steered(backend, step, index):
-                cells.append(backend.logits_after(prefix, suffixes, logit_ids))
-        return torch.stack(cells).numpy()
-
-    # A shared prefix ends before the last token that `prefill` runs.
-    reading = Reading(prompts, [len(prompt.ids) - 2 for prompt in prompts], logit_ids)
-    sharing = plan_sharing(backend, reading, range(len(prompts)), prefix_sharing=prefix_sharing)
-    batches = run_plan(backend, reading, sharing, run, batch_tokens=batch_tokens, aligned=True)
-    for index, values in batches:
-        if not np.isfinite(values).all():
-            raise SteeringError(
-                f"The model's logits are not finite under steering (alphas {list(alphas)}). Use "
-                f"smaller --alphas."
-            )
-        logits[:, index] = values
-        progress(len(index))
-    return SteeringSweep(
-        cells=(Cell(BASELINE, 0.0, BASELINE), *(step.cell for step in plan)),
-        logits=logits,
-        alpha_absolute=np.array([0.0, *(np.abs(step.coefficients).mean() for step in plan)]),
+    head = None
+    if "writer" in settings.conditions:
+        head = verdict_head_of(backend, *logit_ids)
+    cells, plans, push, absolute = make_plan(cache, signed, settings, head)
+    baseline, logits, path = run_cells(
+        backend,
+        prompts,
+        plans,
+        len(cells),
+        logit_ids,
+        positions=policy,
+        plain=plain,
+        batch_tokens=batch_tokens,
+        prefix_sharing=prefix_sharing,
+        progress=progress,
+    )
+    units = _mean_units(cache, signed, places)
+    alpha = np.array([size / units[cell.layer] for cell, size in zip(cells, absolute, strict=True)])
+    if alpha_unit == "median":
+        alpha = np.array([cell.size for cell in cells])
+    texts, text_logits, text_push = (
+        _text(backend, items, signed, places, batch_tokens)
+        if "text" in settings.conditions
+        else ((), np.empty((0, len(items), 2), np.float32), np.empty((0, len(items)), np.int8))
+    )
+    before, after = np.zeros(1), np.zeros(len(texts))
+    sweep = SteeringSweep(
+        cells=(Cell(BASELINE, 0.0, BASELINE), *cells, *texts),
+        logits=np.concatenate([baseline[None], logits, text_logits]),
+        push=np.concatenate([np.zeros((1, len(items)), np.int8), push, text_push]),
+        alpha=np.concatenate([before, alpha, after]),
+        alpha_absolute=np.concatenate([before, absolute, after]),
         sign=_signs(signed, signed.layer_nested),
+        fold=signed.fold,
         item_id=cache.item_id,
         label=cache.label.astype(bool),
         group_id=cache.group_id,
-        n_without_effect=int((_layers(cache, signed, places[0]) == cache.n_layers - 1).sum()),
-        quoted_alpha=sizes[-1],
-        quoted_layer=places[0],
+        chosen=tuple((places[0], sizes[-1]) for _ in plans),
+        chosen_on_inner_folds=False,
+        n_without_effect=0,
+        settings={"positions": policy, "alpha_unit": alpha_unit, "fast_path": asdict(path)},
         seed=seed,
         manifest=cache.manifest,
     )
+    if signed.inner is not None and "signed" in settings.conditions:
+        sweep = replace(sweep, chosen=_choose(sweep), chosen_on_inner_folds=True)
+    return replace(sweep, n_without_effect=_without_effect(cache, signed, sweep))
 
 
-def nonzero_alphas(alphas: Sequence[float], n_random: int) -> list[float]:
-    """The sizes to run beside the baseline, each once; refuses settings that cannot work.
+def make_settings(
+    cache: ActivationCache,
+    *,
+    alphas: Sequence[float],
+    layers: Sequence[int] | None,
+    conditions: Sequence[str],
+    alpha_unit: AlphaUnit,
+    n_random: int,
+    n_control: int,
+    seed: int,
+) -> Settings:
+    """Check what is to be crossed; arguments as in `sweep_steering`."""
+    chosen = require_conditions(conditions)
+    sizes = nonzero_alphas(alphas, n_random)
+    if n_control < 1:
+        raise SteeringError(f"There are {n_control} draws of the controls; expected at least 1.")
+    for layer in layers or ():
+        cache.require_layer(layer)
+    places = [NESTED] if layers is None else [str(layer) for layer in dict.fromkeys(layers)]
+    return Settings(
+        places=tuple(places),
+        sizes=tuple(sizes),
+        alpha_unit=alpha_unit,
+        conditions=chosen,
+        n_random=n_random + n_random % 2,
+        n_control=n_control,
+        seed=seed,
+    )
 
-    Raises:
-        SteeringError: a size is negative or not finite, none is left, or `n_random` is below 1.
+
+def _choose(sweep: SteeringSweep) -> tuple[tuple[str, float], ...]:
+    """For each fold the layer and size at which `signed` is most accurate on the other folds.
+
+    Neither directions nor signs behind that accuracy saw the fold. Of equals the smallest size is
+    taken, then the first layer.
     """
-    sizes = [alpha for alpha in dict.fromkeys(alphas) if alpha != 0]
-    if not sizes or not all(np.isfinite(sizes)) or min(sizes) < 0:
-        raise SteeringError(f"--alphas is {list(alphas)}; expected positive numbers (0 is added).")
-    if n_random < 1:
-        raise SteeringError(f"--random-directions is {n_random}; expected at least 1.")
-    return sizes
+    chosen = []
+    for fold in range(int(sweep.fold.max()) + 1):
+        others = sweep.fold != fold
+        best: tuple[float, float, int] | None = None
+        pick = (sweep.places[0], sweep.sizes[0])
+        for size in sweep.sizes:
+            for order, place in enumerate(sweep.places):
+                (cell,) = (
+                    number
+                    for number in sweep.cells_of(place, size, INNER)
+                    if sweep.cells[number].draw == str(fold)
+                )
+                score = (float(sweep.correct[cell, others].mean()), -size, -order)
+                if best is None or score > best:
+                    best, pick = score, (place, size)
+        chosen.append(pick)
+    return tuple(chosen)
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """One cell, ready to run: a direction and a signed absolute coefficient for every item."""
+def _without_effect(cache: ActivationCache, signed: SignedItems, sweep: SteeringSweep) -> int:
+    if sweep.settings["positions"] != "last_prompt":
+        return 0
+    layers = [
+        int(signed.layer_nested[item]) if (place := sweep.chosen[fold][0]) == NESTED else int(place)
+        for item, fold in enumerate(signed.fold)
+    ]
+    return sum(layer == cache.n_layers - 1 for layer in layers)
 
-    cell: Cell
-    directions: Sequence[Direction]
-    coefficients: NDArray[np.float64]
+
+def with_verdict(item: Item, verdict: bool) -> Item:
+    """The item with a verdict in words at the end of its prompt."""
+    last = item.messages[-1]
+    words = f"{last.content}\n\nA hint: the statement is {'true' if verdict else 'false'}."
+    return replace(item, messages=(*item.messages[:-1], Message(last.role, words)))
 
 
-def _steered(
-    backend: ModelBackend, step: _Step, index: Sequence[int]
-) -> AbstractContextManager[None]:
-    """Every sequence of a batch steered at its first column, each at its own layer."""
-    edits = []
-    for layer in sorted({step.directions[i].layer for i in index}):
-        rows = [row for row, i in enumerate(index) if step.directions[i].layer == layer]
-        chosen = [index[row] for row in rows]
-        vectors = torch.from_numpy(np.stack([step.directions[i].vector for i in chosen]))
-        sizes = torch.tensor(step.coefficients[chosen], dtype=torch.float32)
-
-        def apply(
-            hidden: torch.Tensor,
-            rows: list[int] = rows,
-            vectors: torch.Tensor = vectors,
-            sizes: torch.Tensor = sizes,
-        ) -> torch.Tensor:
-            at = torch.zeros(hidden.shape[:2], dtype=torch.bool)
-            at[rows, 0] = True
-            device = hidden.device
-            return change_at(
-                hidden, at, lambda h, _rows: added(h, vectors.to(device), sizes.to(device))
-            )
-
-        edits.append(Edit(layer, "resid_post", apply))
-    return backend.intervene(edits)
+def _text(
+    backend: ModelBackend,
+    items: Sequence[Item],
+    signed: SignedItems,
+    places: Sequence[str],
+    batch_tokens: int,
+) -> tuple[tuple[Cell, ...], NDArray[np.float32], NDArray[np.int8]]:
+    """Forced choices after prompts that end with the probe's verdict; each prompt is run once."""
+    signs = np.stack([_signs(signed, _layers(signed, place)) for place in places])
+    wanted = sorted({(item, int(row[item])) for row in signs for item in range(len(items))})
+    told: tuple[Prompt, ...] = backend.tokenize(
+        [with_verdict(items[item], sign > 0) for item, sign in wanted]
+    )
+    found = dict(zip(wanted, forced_logits(backend, told, batch_tokens=batch_tokens), strict=True))
+    logits = np.array([[found[item, int(s)] for item, s in enumerate(row)] for row in signs])
+    return tuple(Cell(place, 0.0, "text") for place in places), logits, signs.astype(np.int8)
 
 
 def _signs(signed: SignedItems, layer: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -193,50 +257,31 @@ def _signs(signed: SignedItems, layer: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(decisions > 0, 1, -1).astype(np.int64)
 
 
-def _layers(cache: ActivationCache, signed: SignedItems, place: str) -> NDArray[np.int64]:
+def _layers(signed: SignedItems, place: str) -> NDArray[np.int64]:
     """(n_items,) layer at which each item is steered."""
-    return signed.layer_nested if place == NESTED else np.full(cache.n_items, int(place))
+    return signed.layer_nested if place == NESTED else np.full(len(signed.fold), int(place))
 
 
-def _plan(
-    cache: ActivationCache,
-    signed: SignedItems,
-    places: Sequence[str],
-    sizes: Sequence[float],
-    n_random: int,
-    seed: int,
-) -> list[_Step]:
-    rng = np.random.default_rng(seed)
-    plan: list[_Step] = []
-    for place in places:
-        layer = _layers(cache, signed, place)
-        sign = _signs(signed, layer)
-        by_fold: dict[tuple[int, int], Direction] = {}
-        for fold, at in sorted({(int(f), int(a)) for f, a in zip(signed.fold, layer, strict=True)}):
-            by_fold[fold, at] = fold_direction(cache, at, training=signed.fold != fold)
-        own = [by_fold[int(f), int(a)] for f, a in zip(signed.fold, layer, strict=True)]
-        unit = np.array([direction.median_norm for direction in own])
-        draws = []
-        for _ in range(n_random):
-            # One draw for all items, so that it differs from `signed` in the direction alone.
-            vector = random_direction(own[0], rng)
-            draws.append([_moved(vector, direction) for direction in own])
-        for alpha in sizes:
-            amount = sign * alpha * unit
-            plan.append(_Step(Cell(place, alpha, "signed"), own, amount))
-            plan.append(_Step(Cell(place, alpha, "negated"), own, -amount))
-            for number, directions in enumerate(draws):
-                for mark, factor in (("+", 1), ("-", -1)):
-                    cell = Cell(place, alpha, "random", f"{mark}{number}")
-                    plan.append(_Step(cell, directions, factor * amount))
-    return plan
+def _mean_units(
+    cache: ActivationCache, signed: SignedItems, places: Sequence[str]
+) -> dict[str, float]:
+    """Median residual norm at each place, mean over items of nested layers."""
+    norms = np.nanmedian(cache.resid_norm, axis=0)
+    return {place: float(norms[_layers(signed, place)].mean()) for place in places}
 
 
-def _moved(vector: Direction, place: Direction) -> Direction:
-    """A random direction's vector at the layer and norm of another direction."""
-    return replace(
-        place, vector=vector.vector, method=vector.method, class_gap=None, n_true=0, n_false=0
-    )
+def verdict_head_of(backend: ModelBackend, true_id: int, false_id: int) -> VerdictHead:
+    """The rows of the head that the condition `writer` needs.
+
+    Raises:
+        SteeringError: the backend wraps no model of transformers.
+    """
+    if not isinstance(backend, HFBackend):
+        raise SteeringError(
+            f"The condition `writer` reads the head of a transformers model; got a "
+            f"{type(backend).__name__}. Leave it out of --conditions."
+        )
+    return verdict_head(backend.model, true_id, false_id)
 
 
 def _require_match(cache: ActivationCache, signed: SignedItems, backend: ModelBackend) -> None:
@@ -250,6 +295,11 @@ def _require_match(cache: ActivationCache, signed: SignedItems, backend: ModelBa
         raise SteeringError(
             f"{cache.path} was made with another model than the one given. Fields that differ: "
             f"{'; '.join(differences)}."
+        )
+    if len(signed.fold) != cache.n_items:
+        raise SteeringError(
+            f"The probe has {len(signed.fold)} items, but {cache.path} has {cache.n_items}; "
+            f"steering needs a decision on every item. Probe this cache first."
         )
     differences = manifest_differences(signed.manifest, cache.manifest)
     if differences:

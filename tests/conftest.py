@@ -10,6 +10,7 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import settings
@@ -23,8 +24,9 @@ from transformers import (
     Qwen3Config,
 )
 
-from activations import HFBackend
+from activations import ActivationCache, HFBackend, describe_source, extract
 from interp import Item, load_items, open_source
+from steering import SignedItems
 
 # Shared cores are noisy: a slow example is no failure.
 settings.register_profile("interp", deadline=None)
@@ -116,3 +118,23 @@ def model_folder(
 def facts() -> tuple[Item, ...]:
     """Forty statements in ten groups."""
     return load_items(open_source("facts"), n=40, seed=1)
+
+
+@pytest.fixture
+def prepared(
+    tmp_path: Path, tiny_backend: Callable[..., HFBackend], facts: tuple[Item, ...]
+) -> Callable[..., tuple[HFBackend, ActivationCache, SignedItems]]:
+    """A backend, its cache, and made-up folds, layers and decisions."""
+
+    def build(
+        family: str = "llama", **options: Any
+    ) -> tuple[HFBackend, ActivationCache, SignedItems]:
+        backend = tiny_backend(family)
+        source = describe_source(open_source("facts"), facts, view=None, seed=1)
+        cache = extract(backend, facts, tmp_path / f"{family}.h5", source=source, **options)
+        groups = {group: index for index, group in enumerate(dict.fromkeys(cache.group_id))}
+        fold = np.array([groups[group] % 5 for group in cache.group_id])
+        decisions = np.random.default_rng(0).normal(size=(cache.n_items, cache.n_layers))
+        return backend, cache, SignedItems(fold, fold % cache.n_layers, decisions, cache.manifest)
+
+    return build

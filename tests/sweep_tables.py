@@ -61,7 +61,7 @@ def write_sweep_tables(folder: Path) -> None:
                 accuracy = 0.5 + 0.01 * alpha * rng.normal()
                 rows.append(cell(layer, alpha, "random", accuracy, draw=f"+{draw}"))
             rows.append(cell(layer, alpha, "inner", 0.9, draw="1"))  # not a condition
-    write_table(folder / "cells.csv", rows)
+    write_table(folder / "draws.csv", rows)
     manifest = {"model": {"model_id": "tiny"}, "source": {"name": "facts"}}
     summary = {"quoted_layer": "10", "quoted_alpha": 2.0, "n_items": 40, "manifest": manifest}
     (folder / "steer.json").write_text(json.dumps(summary))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import pearsonr
+from scipy.stats import pearsonr, t
 from sklearn.metrics import f1_score
 
 from interp import Answer, Item, Message, write_answers, write_items
@@ -121,8 +121,13 @@ def test_the_bootstrap_is_the_house_bootstrap() -> None:
     sums = draw_groups(items.group_id, seed=2).sums(np.stack([values, np.ones(60)], axis=1))
     ours = estimate(sums[:, 0] / sums[:, 1])
     assert ours.value == pytest.approx(reference.value)
-    width = reference.high - reference.low
-    assert (ours.low, ours.high) == pytest.approx((reference.low, reference.high), abs=0.05 * width)
+    # The house widens the quantiles for 15 groups; a report of several models has many more, says
+    # so where it has not, and gives the quantiles themselves.
+    wider = t.ppf(0.975, 14) / t.ppf(0.975, np.inf) * np.sqrt(15 / 14)
+    ends = np.array([reference.low, reference.high])
+    low, high = reference.value + (ends - reference.value) / wider
+    width = high - low
+    assert (ours.low, ours.high) == pytest.approx((low, high), abs=0.05 * width)
     # The control: single items, as if independent, give an interval that is too narrow.
     alone = draw_groups(items.item_id, seed=2).sums(np.stack([values, np.ones(60)], axis=1))
     narrow = estimate(alone[:, 0] / alone[:, 1])
@@ -502,7 +507,7 @@ def test_two_item_files_must_agree(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("file,model\na.jsonl,m\n", ["row 1", "'condition' is missing"]),
+        ("model\nm\n", ["row 1", "'file' is missing"]),
         ("file,model,condition,acess\na.jsonl,m,base,open\n", ["row 1", "'acess'", "access"]),
         ("file,model,condition\na.jsonl,m,cott\n", ["row 2", "'condition'", "cot"]),
         ("file,model,condition,access\na.jsonl,m,base,close\n", ["row 2", "'access'", "'close'"]),

@@ -265,6 +265,32 @@ def examples(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[
         yield " ".join(path), command.epilog or ""
 
 
+def write_log(path: Path) -> None:
+    """A finished log of Inspect, as a run of the task `interp/avalon` leaves it."""
+    from inspect_ai.log import (
+        EvalConfig,
+        EvalDataset,
+        EvalLog,
+        EvalSample,
+        EvalSpec,
+        write_eval_log,
+    )
+    from inspect_ai.model import ModelOutput
+
+    spec = EvalSpec(
+        created="2026-01-01T00:00:00+00:00",
+        task="interp/avalon",
+        dataset=EvalDataset(name="avalon"),
+        model="provider/model",
+        config=EvalConfig(),
+        metadata={"interp": {"source": {}, "asked": {"condition": "base"}}},
+    )
+    said = ModelOutput.from_content("model", "ANSWER: True")
+    sample = EvalSample(id="x", epoch=1, input="?", target="True", output=said)
+    path.parent.mkdir()
+    write_eval_log(EvalLog(status="success", eval=spec, samples=[sample]), str(path))
+
+
 def more_of(first: str, second: str) -> None:
     """A cache of items of the same source that another cache does not hold."""
     from activations import ActivationCache, ModelSpec, describe_source, extract, load_backend
@@ -320,7 +346,8 @@ def test_every_example_in_the_help_works(
     monkeypatch.chdir(tmp_path)
     order = (
         *("sources", "items", "extract", "probe", "probe-compare", "direction", "steer", "answer"),
-        *("drift", "report", "cache", "run", "grpo", "adapters", "behave", "mast", "tomas", "unco"),
+        *("answers", "drift", "report", "cache", "run", "grpo", "adapters", "behave", "mast"),
+        *("tomas", "unco"),
         "demo",
     )
     # What a command reads, an earlier example has written.
@@ -330,6 +357,8 @@ def test_every_example_in_the_help_works(
         assert example.startswith(f"interp {name}"), (name, found[name])
         shown = re.sub(r"[\s│]+", " ", ok(*name.split(), "--help").output)
         assert example in shown
+        if name == "answers import":
+            write_log(Path("logs/avalon.eval"))
         if name == "cache merge":
             more_of("facts.h5", "more.h5")
         if name == "drift":
@@ -582,13 +611,28 @@ def test_the_python_example_of_the_readme_works(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     readme = (Path(__file__).resolve().parents[1] / "README.md").read_text()
-    # The first block is the tour; a later one needs extras.
-    code, *_ = re.findall(r"```python\n(.*?)```", readme, flags=re.S)
+    # The first block is the tour; another one steers a model object.
+    code, *others = re.findall(r"```python\n(.*?)```", readme, flags=re.S)
+    (own_model,) = (other for other in others if "with steer(" in other)
     monkeypatch.setattr(
         "activations.spec._locate", lambda _: ("local", str(model_folder), "smollm2", None)
     )
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, "README.md", "exec"), {})  # noqa: S102 - our own text
+    names: dict[str, Any] = {}
+    exec(compile(code, "README.md", "exec"), names)  # noqa: S102 - our own text
     printed = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in printed[:2]] == ["probe, nested", "said"]
     assert "random direction" in printed[2]
+    # Steering a model of one's own, with a direction from the same cache.
+    from interp.direction import write_direction
+    from steering import fold_direction
+
+    write_direction(tmp_path / "d.npz", fold_direction(names["cache"], 1))
+    mine = {
+        "path": tmp_path / "d.npz",
+        "model": names["backend"].model,
+        "tokenizer": names["backend"].tokenizer,
+        "prompts": ["Is it true?", "Paris"],
+    }
+    exec(compile(own_model, "README.md", "exec"), mine)  # noqa: S102 - our own text
+    assert mine["output"].shape[0] == 2

@@ -122,7 +122,7 @@ def test_the_same_files_give_the_same_report(run: Path, tmp_path: Path) -> None:
 
 
 def test_files_that_changed_since_the_run_are_named(run: Path, tmp_path: Path) -> None:
-    cells, items = run / "steer" / "cells.csv", run / "steer" / "items.csv"
+    cells, items = run / "steer" / "draws.csv", run / "steer" / "items.csv"
     kept = cells.read_text(), items.read_text()
     try:
         cells.write_text(kept[0].replace("0.58", "0.99"))
@@ -131,7 +131,7 @@ def test_files_that_changed_since_the_run_are_named(run: Path, tmp_path: Path) -
     finally:
         cells.write_text(kept[0])
         items.write_text(kept[1])
-    assert "steer/cells.csv has been changed since the run." in page.text
+    assert "steer/draws.csv has been changed since the run." in page.text
     assert "steer/items.csv is missing; the run had written it." in page.text
 
 

@@ -25,6 +25,7 @@ from activations.sharing import (
     PrefixGroup,
     common_length,
     find_groups,
+    tokens_saved,
 )
 from interp import Item, Message, load_items, open_source
 from interp.errors import ModelError, SharingError
@@ -211,6 +212,8 @@ def test_the_split_that_saves_more_is_taken() -> None:
     assert lengths_of(lineups(500, 20)) == [(500, 12)]
     # Together 11 × 20, apart 9 × 520.
     assert lengths_of(lineups(20, 500)) == [(521, 4)] * 3
+    rows = lineups(20, 500)
+    assert tokens_saved(rows, [len(row) - 1 for row in rows]) == 9 * 521
 
 
 def test_ten_thousand_nested_prefixes_do_not_exhaust_the_stack() -> None:

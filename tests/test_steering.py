@@ -39,26 +39,6 @@ def unit(values: list[float], layer: int = 0, **changes: Any) -> Direction:
     return Direction(**fields | changes)
 
 
-@pytest.fixture
-def prepared(
-    tmp_path: Path, tiny_backend: Callable[..., HFBackend], facts: tuple[Item, ...]
-) -> Callable[..., tuple[HFBackend, ActivationCache, SignedItems]]:
-    """A backend, its cache, and made-up folds, layers and decisions."""
-
-    def build(
-        family: str = "llama", **options: Any
-    ) -> tuple[HFBackend, ActivationCache, SignedItems]:
-        backend = tiny_backend(family)
-        source = describe_source(open_source("facts"), facts, view=None, seed=1)
-        cache = extract(backend, facts, tmp_path / f"{family}.h5", source=source, **options)
-        groups = {group: index for index, group in enumerate(dict.fromkeys(cache.group_id))}
-        fold = np.array([groups[group] % 5 for group in cache.group_id])
-        decisions = np.random.default_rng(0).normal(size=(cache.n_items, cache.n_layers))
-        return backend, cache, SignedItems(fold, fold % cache.n_layers, decisions, cache.manifest)
-
-    return build
-
-
 def test_the_class_mean_direction_by_hand(tmp_path: Path) -> None:
     activations = np.array([[3, 0, 1], [5, 0, 1], [0, 0, 1], [0, -6, 1]], dtype=np.float32)
     labels = np.array([True, True, False, False])
@@ -108,10 +88,11 @@ def test_the_sweep_equals_plain_passes(
     family: str, prepared: Callable[..., tuple[HFBackend, ActivationCache, SignedItems]]
 ) -> None:
     backend, cache, signed = prepared(family)
-    sweep = sweep_steering(cache, signed, backend, alphas=[0, 0.5, 2], n_random=2, seed=3)
-    names = [(cell.condition, cell.alpha, cell.draw) for cell in sweep.cells]
+    sweep = sweep_steering(cache, signed, backend, alphas=[0, 0.5, 2], n_random=4, seed=3)
+    names = [(cell.condition, cell.size, cell.draw) for cell in sweep.cells]
     assert names[0] == ("baseline", 0.0, "")
-    assert len(names) == 1 + 2 * (2 + 2 * 2)
+    assert len(names) == 1 + 2 * (2 + 4)
+    assert sweep.settings["fast_path"]["used"], sweep.settings
     # Forced choice from the cache is the baseline.
     np.testing.assert_allclose(sweep.logits[0], cache.answer_logits, rtol=1e-4, atol=1e-4)
     prompts = backend.tokenize(cache.items())
@@ -175,9 +156,9 @@ def test_negated_is_signed_with_the_other_sign(
     prepared: Callable[..., tuple[HFBackend, ActivationCache, SignedItems]],
 ) -> None:
     backend, cache, signed = prepared()
-    sweep = sweep_steering(cache, signed, backend, alphas=[1], n_random=1)
+    sweep = sweep_steering(cache, signed, backend, alphas=[1], n_random=2)
     opposite = replace(signed, decision_values=-signed.decision_values)
-    other = sweep_steering(cache, opposite, backend, alphas=[1], n_random=1)
+    other = sweep_steering(cache, opposite, backend, alphas=[1], n_random=2)
     by = {(c.condition, c.draw): row for row, c in enumerate(sweep.cells)}
     assert np.array_equal(sweep.logits[by["signed", ""]], other.logits[by["negated", ""]])
     assert np.array_equal(sweep.logits[by["random", "+0"]], other.logits[by["random", "-0"]])
@@ -210,10 +191,10 @@ def test_fixed_layers_use_the_decision_of_that_layer(
     prepared: Callable[..., tuple[HFBackend, ActivationCache, SignedItems]],
 ) -> None:
     backend, cache, signed = prepared()
-    sweep = sweep_steering(cache, signed, backend, alphas=[1], layers=[0, 2], n_random=1)
+    sweep = sweep_steering(cache, signed, backend, alphas=[1], layers=[0, 2], n_random=2)
     assert [cell.layer for cell in sweep.cells if cell.condition == "signed"] == ["0", "2"]
-    assert sweep.quoted_layer == "0"
-    single = sweep_steering(cache, signed, backend, alphas=[1], layers=[2], n_random=1)
+    assert set(sweep.chosen) == {("0", 1.0)}
+    single = sweep_steering(cache, signed, backend, alphas=[1], layers=[2], n_random=2)
     first = [c.layer + c.condition for c in sweep.cells].index("2signed")
     second = [c.layer + c.condition for c in single.cells].index("2signed")
     assert np.array_equal(sweep.logits[first], single.logits[second])
@@ -223,19 +204,24 @@ def test_the_folder_holds_cells_logits_and_summary(
     tmp_path: Path, prepared: Callable[..., tuple[HFBackend, ActivationCache, SignedItems]]
 ) -> None:
     backend, cache, signed = prepared()
-    sweep = sweep_steering(cache, signed, backend, alphas=[1, 4], n_random=2)
+    sweep = sweep_steering(cache, signed, backend, alphas=[1, 4], n_random=4)
     summary = write_steering(tmp_path / "steer", sweep)
     assert summary["quoted_alpha"] == 4
     assert set(summary["conditions"]) == {"baseline", "signed", "negated", "random"}
     assert summary["random_directions"] == 4
-    signed_row = sweep.quoted("signed")[0]
+    (signed_row,) = sweep.cells_of("nested", 4.0, "signed")
+    assert (sweep.quoted("signed") == signed_row).all()
     assert summary["conditions"]["signed"]["accuracy"] == sweep.correct[signed_row].mean()
     gap = sweep.correct[signed_row].mean() - sweep.correct[0].mean()
     assert summary["signed_minus_baseline"]["value"] == pytest.approx(gap)
     lines = (tmp_path / "steer" / "cells.csv").read_text().splitlines()
-    assert len(lines) == 1 + len(sweep.cells)
-    header = "layer,alpha,alpha_absolute,condition,draw,accuracy,true_recall,false_recall,macro_f1"
-    assert lines[0].startswith(header)
+    assert lines[0] == (
+        "layer,alpha,alpha_absolute,condition,accuracy,true_recall,false_recall,macro_f1,"
+        "non_answers,flips_to_right,flips_to_wrong"
+    )
+    # Three conditions at alpha 0, 1 and 4.
+    assert len(lines) == 1 + 3 * 3
+    assert len((tmp_path / "steer" / "draws.csv").read_text().splitlines()) == 1 + len(sweep.cells)
 
 
 def test_what_does_not_belong_together_is_refused(

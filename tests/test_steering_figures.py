@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def parts(folder: Path) -> tuple[Any, dict]:
-    return read_cells(folder / "cells.csv"), json.loads((folder / "steer.json").read_text())
+    return read_cells(folder / "draws.csv"), json.loads((folder / "steer.json").read_text())
 
 
 def test_every_figure_is_drawn_and_the_same_each_time(folder: Path) -> None:
@@ -136,17 +136,17 @@ def test_item_shifts_are_sorted_and_the_wrong_way_is_counted(folder: Path) -> No
 
 
 def test_what_is_no_sweep_is_refused(folder: Path, tmp_path: Path) -> None:
-    with (folder / "cells.csv").open(newline="") as handle:
+    with (folder / "draws.csv").open(newline="") as handle:
         rows = list(csv.DictReader(handle))
     for changed, words in (
         (rows[1:], "no row of the condition `baseline`"),
         ([{k: v for k, v in row.items() if k != "accuracy"} for row in rows], "columns accuracy"),
         ([rows[0] | {"alpha": "big"}], "not a table of steering cells"),
     ):
-        write_table(folder / "cells.csv", changed)
+        write_table(folder / "draws.csv", changed)
         with pytest.raises(ResultError, match=words):
             draw_steering_sweep(folder)
-    (folder / "cells.csv").unlink()
+    (folder / "draws.csv").unlink()
     with pytest.raises(ResultError, match="no file"):
         draw_steering_sweep(folder)
     write_table(folder / "items.csv", [{"layer": 1, "alpha": 1, "condition": "signed"}])

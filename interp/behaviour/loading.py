@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.behaviour.roster import ModelEntry
+from interp.behaviour.sidecars import read_sidecar
 from interp.behaviour.taxonomy import ABILITIES, RULES
 from interp.errors import ItemError, ResultError, did_you_mean
-from interp.files import read_json
 from interp.grading import Answer, read_answers
 from interp.items import Item, read_items
 from interp.vocabulary import ANSWER_CONDITIONS, AnswerCondition
@@ -144,8 +144,8 @@ def read_answer_sets(
     Args:
         paths: answer files; empty takes every file of the roster.
         items: what was asked.
-        roster: the models table; without it the model's id is read from the manifest beside each
-            file and the condition is `base`.
+        roster: the models table; without it the model's id and the condition are read from the
+            manifest beside each file (`base` where it says nothing).
         readout: which verdicts count.
 
     Raises:
@@ -167,7 +167,11 @@ def read_answer_sets(
 
 def _entries(paths: Sequence[Path], roster: Sequence[ModelEntry] | None) -> dict[Path, ModelEntry]:
     if roster is None:
-        return {path: ModelEntry(model=_manifest_model(path) or path.stem) for path in paths}
+        found = {path: read_sidecar(path) for path in paths}
+        return {
+            path: ModelEntry(side.model_id or path.stem, condition=side.condition or "base")
+            for path, side in found.items()
+        }
     by_file = {entry.file.resolve(): entry for entry in roster if entry.file is not None}
     wanted = list(paths) or [entry.file for entry in roster if entry.file is not None]
     for path in wanted:
@@ -177,15 +181,6 @@ def _entries(paths: Sequence[Path], roster: Sequence[ModelEntry] | None) -> dict
                 f"{did_you_mean(path.name, [known.name for known in by_file])}"
             )
     return {path: by_file[path.resolve()] for path in wanted}
-
-
-def _manifest_model(path: Path) -> str | None:
-    sidecar = path.with_name(path.name + ".manifest.json")
-    if not sidecar.is_file():
-        return None
-    model = read_json(sidecar, "the manifest of an answer file").get("model")
-    value = model.get("model_id") if isinstance(model, dict) else None
-    return value if isinstance(value, str) else None
 
 
 def _choose_readout(contents: Mapping[Path, Sequence[Answer]], readout: Readout) -> AnswerCondition:
@@ -234,7 +229,7 @@ def _answer_set(
             raise ResultError(f"{where}, field 'item_id': {answer.item_id!r} is answered twice.")
         present[i], answered[i] = True, answer.verdict is not None
         verdict[i], n_tokens[i] = bool(answer.verdict), answer.n_tokens
-    model_id = _manifest_model(path)
+    model_id = read_sidecar(path).model_id
     return AnswerSet(
         entry=entry,
         readout=readout,

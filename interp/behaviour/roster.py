@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
 
+from interp.behaviour.sidecars import read_sidecar
 from interp.behaviour.taxonomy import CONDITIONS, Condition
 from interp.errors import ResultError, did_you_mean
 from interp.files import require_file
@@ -17,7 +18,8 @@ __all__ = ["ROSTER_COLUMNS", "Access", "ModelEntry", "TableRow", "read_roster", 
 Access = Literal["open", "proprietary"]
 
 ROSTER_COLUMNS: Final = ("file", "model", "condition", "family", "access", "reasoning", "base")
-"""Columns of a models table. `model` is required; `file` and `condition` too with answer files."""
+"""Columns of a models table. `model` is required, `file` too with answer files. An empty or missing
+`condition` is what the manifest beside the file says, else `base`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +133,12 @@ def read_roster(path: Path, *, with_files: bool = True) -> tuple[ModelEntry, ...
 
     Args:
         path: CSV file with the columns `ROSTER_COLUMNS`; file names are relative to its folder.
-        with_files: whether `file` and `condition` are needed (not for a published table).
+        with_files: whether `file` is needed (not for a published table).
 
     Raises:
         ResultError: a column is missing or unknown, or a cell is; row and field are named.
     """
-    required = ("file", "model", "condition") if with_files else ("model",)
+    required = ("file", "model") if with_files else ("model",)
     rows = read_rows(path, "a models table (CSV)", required)
     for column in rows[0].cells:
         # A misspelt column would silently drop the classes or the pairs.
@@ -150,15 +152,15 @@ def read_roster(path: Path, *, with_files: bool = True) -> tuple[ModelEntry, ...
 
 
 def _entry(row: TableRow, folder: Path, with_files: bool) -> ModelEntry:
-    if with_files:
-        row.required("condition")
-    condition = row.choice("condition", CONDITIONS) or "base"
+    file = folder / row.required("file") if with_files else None
+    said = None if file is None else read_sidecar(file).condition
+    condition = row.choice("condition", CONDITIONS) or said or "base"
     access = row.choice("access", get_args(Access)) or None
     reasoning = row.choice("reasoning", ("yes", "no"))
     return ModelEntry(
         model=row.required("model"),
         condition=condition,  # type: ignore[arg-type]  # checked against the same words
-        file=folder / row.required("file") if with_files else None,
+        file=file,
         family=row.cells.get("family", ""),
         access=access,  # type: ignore[arg-type]
         reasoning=reasoning == "yes" if reasoning else None,

@@ -1,0 +1,243 @@
+"""`interp steer`: steering as evidence, with the controls in the same run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from experiments.options import (
+    AdapterOption,
+    AlphasOption,
+    BatchOption,
+    CacheArgument,
+    DeviceOption,
+    JsonOption,
+    ModelOption,
+    NewTokensOption,
+    OutFolder,
+    RandomOption,
+    SeedOption,
+    SharingOption,
+    layer_numbers,
+    numbers,
+    read_probe_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from activations import ActivationCache, ModelBackend
+    from probes import ProbeSweep
+    from steering import SignedItems, SteeringSweep
+
+__all__ = ["steer"]
+
+
+def steer(
+    file: CacheArgument,
+    probe: Annotated[Path, typer.Option("--probe", help="Probe folder made from the same file.")],
+    out: OutFolder,
+    model: ModelOption = "smollm2",
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            "--layers",
+            help="Layers of the grid, comma-separated; default: each fold's nested layer.",
+        ),
+    ] = None,
+    alphas: AlphasOption = "1",
+    alpha_unit: Annotated[
+        Literal["median", "absolute"],
+        typer.Option(
+            "--alpha-unit", help="median residual norms of the layer, or the norm that is added."
+        ),
+    ] = "median",
+    conditions: Annotated[
+        str,
+        typer.Option(
+            "--conditions",
+            help="Any of signed,oracle,fixed,negated,random,shuffled,orthogonal,writer,text.",
+        ),
+    ] = "signed,fixed,negated,random,writer",
+    random_directions: RandomOption = 20,
+    control_draws: Annotated[
+        int,
+        typer.Option("--control-draws", min=1, help="Draws of shuffled and of orthogonal."),
+    ] = 10,
+    positions: Annotated[
+        str,
+        typer.Option("--positions", help="last_prompt, prompt, generated or all."),
+    ] = "last_prompt",
+    generate: Annotated[
+        int,
+        typer.Option(
+            "--generate",
+            min=0,
+            help="Items that are also answered in words at the quoted cells, with KL and the "
+            "perplexity of neutral texts; 0 leaves it out.",
+        ),
+    ] = 0,
+    max_new_tokens: NewTokensOption = 48,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Run every cell from the first token.")
+    ] = False,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    batch_tokens: BatchOption = 2048,
+    prefix_sharing: SharingOption = True,
+    adapter: AdapterOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Steer the model towards what the probe reads, with controls, and read its forced choice.
+
+    Direction, layer, sign and the quoted size of an item come from folds without its group.
+    """
+    from activations import ActivationCache, ModelSpec
+    from experiments.cli_model import running
+    from experiments.console import note, print_json, progress, say
+    from experiments.steer_inputs import inner_decisions, signed_items
+    from experiments.tables import print_steering
+    from figures import draw_steering_sweep
+    from steering import sweep_steering, write_steering
+    from steering.plan import require_conditions
+    from steering.positions import require_positions
+
+    sizes = numbers(alphas, "--alphas")
+    fixed = None if layers is None else layer_numbers(layers)
+    names = require_conditions([name.strip() for name in conditions.split(",") if name.strip()])
+    require_positions(positions)
+    if 0 not in sizes:
+        note("--alphas has no 0; it is added: the unsteered model is what all cells are read by.")
+    with ActivationCache.open(file) as cache:
+        sweep = read_probe_of(cache, probe)
+        for layer in fixed or ():
+            cache.require_layer(layer)
+        manifest = cache.manifest["model"]
+        spec = ModelSpec.parse(
+            model,
+            dtype=manifest["dtype"],
+            device=device,
+            attn=manifest["attn_implementation"],
+            template_args=manifest.get("template_args"),
+        )
+        note(f"Loading {spec.model_id} ({spec.dtype})")
+        signed = signed_items(sweep, inner_decisions(cache, sweep, fixed))
+        with running(spec, adapter) as backend:
+            grid: dict[str, Any] = {
+                "alphas": sizes,
+                "layers": fixed,
+                "conditions": names,
+                "alpha_unit": alpha_unit,
+                "n_random": random_directions,
+                "n_control": control_draws,
+                "seed": seed,
+            }
+            note(_cost(cache, grid, sweep.layers_nested))
+            with progress("steering", cache.n_items) as advance:
+                steered = sweep_steering(
+                    cache,
+                    signed,
+                    backend,
+                    **grid,
+                    positions=positions,
+                    plain=plain,
+                    batch_tokens=batch_tokens,
+                    prefix_sharing=prefix_sharing,
+                    progress=advance,
+                )
+            fast = steered.settings["fast_path"]
+            if not fast["used"]:
+                note(f"Every cell was run from the first token: {fast['off']}.")
+            extra: dict[str, Any] = {"cosines": _cosines(cache, backend, steered, sweep)}
+            if generate:
+                extra["generated"] = _effects(
+                    *(cache, signed, backend, steered, grid),
+                    n_items=generate,
+                    max_new_tokens=max_new_tokens,
+                    batch_tokens=batch_tokens,
+                )
+    summary = write_steering(out, steered, extra)
+    drawn = draw_steering_sweep(out)
+    if json:
+        print_json(summary)
+    else:
+        print_steering(summary)
+        for path in drawn:
+            say(f"Figure:  {path}")
+        note(f"Written to {out}")
+
+
+def _cost(cache: ActivationCache, grid: dict[str, Any], nested: Sequence[int]) -> str:
+    """What the run will do, before it starts."""
+    draws = {"random": grid["n_random"] + grid["n_random"] % 2}
+    draws |= {"shuffled": grid["n_control"], "orthogonal": grid["n_control"], "text": 0}
+    # `signed` is also run without each other fold, to choose layer and size.
+    draws["signed"] = len(nested)
+    per = sum(draws.get(name, 1) for name in grid["conditions"])
+    layers = grid["layers"] or sorted(set(nested))
+    places = len(grid["layers"]) if grid["layers"] else 1
+    sizes = len([size for size in dict.fromkeys(grid["alphas"]) if size])
+    above = sum(cache.n_layers - 1 - layer for layer in layers) / len(layers)
+    return (
+        f"{per} directions and signs × {places} layers × {sizes} sizes = {per * places * sizes:,} "
+        f"cells for each of {cache.n_items} items; a cell runs {above:.0f} of {cache.n_layers} "
+        f"blocks on average, for the last prompt token and the stub alone where the model allows it"
+    )
+
+
+def _cosines(
+    cache: ActivationCache, backend: ModelBackend, steered: SteeringSweep, sweep: ProbeSweep
+) -> list[dict[str, Any]]:
+    """The angles between directions at every layer that is quoted."""
+    import numpy as np
+
+    from activations import HFBackend
+    from experiments.directions import compared, writer_at
+
+    quoted = {place for place, _ in steered.chosen}
+    layers = set(sweep.layers_nested) if quoted == {"nested"} else {int(place) for place in quoted}
+    tables = []
+    for layer in sorted(layers):
+        writer = writer_at(cache, layer, backend) if isinstance(backend, HFBackend) else None
+        strength = float(np.median(sweep.C[layer]))
+        tables.append(compared(cache, layer, C=strength, writer=writer).record())
+    return tables
+
+
+def _effects(
+    cache: ActivationCache,
+    signed: SignedItems,
+    backend: ModelBackend,
+    steered: SteeringSweep,
+    grid: dict[str, Any],
+    *,
+    n_items: int,
+    max_new_tokens: int,
+    batch_tokens: int,
+) -> dict[str, Any]:
+    from activations import HFBackend
+    from experiments.console import progress
+    from interp.errors import SteeringError
+    from steering.effects import side_effects
+    from steering.sweep import make_settings, verdict_head_of
+
+    if not isinstance(backend, HFBackend) or backend.library != "hf":
+        raise SteeringError("--generate needs the backend hf. Use --generate 0 or another backend.")
+    ids = backend.verdict_ids(backend.tokenize(cache.items()[:1]))
+    head = verdict_head_of(backend, ids.true_id, ids.false_id)
+    n_runs = min(n_items, cache.n_items) * (1 + len([c for c in steered.conditions if c != "text"]))
+    with progress("side effects", n_runs) as advance:
+        return side_effects(
+            cache,
+            signed,
+            backend,
+            steered,
+            make_settings(cache, **grid),
+            head,
+            n_items=n_items,
+            max_new_tokens=max_new_tokens,
+            batch_tokens=batch_tokens,
+            progress=advance,
+        )

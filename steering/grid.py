@@ -1,0 +1,288 @@
+"""Runs the cells of a plan: with everything below the steered layer computed once, or plainly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from activations import Edit, HFBackend, ModelBackend, Prompt
+from activations.backend import SharedPrefix
+from activations.batches import plan_batches, run_batches
+from activations.branches import Branches
+from activations.passes import Reading, plan_sharing, run_plan
+from activations.reuse import (
+    branch_logits,
+    keep_residuals,
+    resumed_logits,
+    why_not_reusable,
+)
+from interp.errors import InterpError, SteeringError
+from steering.hooks import change_at
+from steering.interventions import added
+from steering.plan import FoldPlan
+from steering.positions import Positions, selected
+
+__all__ = ["FastPath", "run_cells"]
+
+_TOLERANCE: Final = {"float32": 1e-4}
+_ROUGH: Final = 0.1
+KEEP_BYTES: Final = 2**30
+"""Largest size of the residual streams that a batch keeps for `prompt` and `all`."""
+
+_TOO_LARGE: Final = "The model's logits are not finite under steering. Use smaller --alphas."
+_FAULTS: Final = (InterpError, RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
+
+
+@dataclass(frozen=True, slots=True)
+class FastPath:
+    """Whether what lies below the steered layers was run once.
+
+    Attributes:
+        used: False means plain passes.
+        off: why not; None where it was used.
+        max_relative: largest relative difference of the logits of the item that was run both ways
+            first; None where nothing was compared.
+    """
+
+    used: bool
+    off: str | None
+    max_relative: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What all batches share."""
+
+    backend: ModelBackend
+    prompts: Sequence[Prompt]
+    logit_ids: tuple[int, int]
+    positions: Positions
+    batch_tokens: int
+
+    @property
+    def from_last(self) -> bool:
+        return self.positions in ("last_prompt", "generated")
+
+
+def run_cells(
+    backend: ModelBackend,
+    prompts: Sequence[Prompt],
+    plans: Sequence[FoldPlan],
+    n_cells: int,
+    logit_ids: tuple[int, int],
+    *,
+    positions: Positions,
+    plain: bool,
+    batch_tokens: int,
+    prefix_sharing: bool,
+    progress: Callable[[int], None],
+) -> tuple[NDArray[np.float32], NDArray[np.float32], FastPath]:
+    """Forced-choice logits of every item in the cells of its fold.
+
+    Args:
+        backend: a running model.
+        prompts: (n_items,).
+        plans: one a fold; together they hold every item once.
+        n_cells: cells of the sweep.
+        logit_ids: tokens of True and False.
+        positions: which tokens are steered.
+        plain: run every cell from the first token.
+        batch_tokens: padded tokens a batch.
+        prefix_sharing: run first tokens that prompts share once, where steering starts later.
+        progress: called with the number of items finished since the last call.
+
+    Returns:
+        (n_items, 2) unsteered logits; (n_cells, n_items, 2), NaN where a fold has no such cell;
+        which way they were computed.
+
+    Raises:
+        SteeringError: logits are not finite.
+    """
+    largest = max(float(np.abs(plan.coefficients).max()) for plan in plans)
+    if largest > float(np.finfo(np.float32).max):
+        raise SteeringError(_TOO_LARGE)
+    job = _Job(backend, prompts, logit_ids, positions, batch_tokens)
+    path = FastPath(False, "--plain", None) if plain else _examine(job, plans)
+    baseline = np.full((len(prompts), 2), np.nan, dtype=np.float32)
+    logits = np.full((n_cells, len(prompts), 2), np.nan, dtype=np.float32)
+    for plan in plans:
+        for batch, (base, values) in _batches(job, plan, path, prefix_sharing=prefix_sharing):
+            if not (np.isfinite(base).all() and np.isfinite(values).all()):
+                raise SteeringError(_TOO_LARGE)
+            rows = plan.rows[batch]
+            baseline[rows] = base
+            logits[plan.cells[:, None], rows[None, :]] = values
+            progress(len(batch))
+    return baseline, logits, path
+
+
+Found = tuple[NDArray[np.float32], NDArray[np.float32]]
+"""(n, 2) unsteered logits and (n_cells, n, 2) of a batch."""
+
+
+def _batches(
+    job: _Job, plan: FoldPlan, path: FastPath, *, prefix_sharing: bool
+) -> Iterator[tuple[list[int], Found]]:
+    """Batches of a fold's items, as places in the fold, with what was found for them."""
+    prompts = [job.prompts[int(row)] for row in plan.rows]
+    if path.used and job.from_last:
+        # A shared prefix ends before the last token that `prefill` runs.
+        reading = Reading(prompts, [len(prompt.ids) - 2 for prompt in prompts], job.logit_ids)
+        sharing = plan_sharing(
+            job.backend, reading, range(len(prompts)), prefix_sharing=prefix_sharing
+        )
+        yield from run_plan(
+            *(
+                job.backend,
+                reading,
+                sharing,
+                lambda part, prefix: _branched(job, plan, part, prefix),
+            ),
+            batch_tokens=job.batch_tokens,
+            aligned=True,
+        )
+        return
+    lengths = [len(prompt.ids_with_stub) for prompt in prompts]
+    budget = _budget(job, plan) if path.used else job.batch_tokens
+    run = _resumed if path.used else _plain
+    yield from run_batches(plan_batches(lengths, budget), lambda part: run(job, plan, part))
+
+
+def _shifts(plan: FoldPlan, part: slice, batch: Sequence[int]) -> Tensor:
+    """(cells, items, d_model) of what is added."""
+    vectors = torch.from_numpy(plan.vectors[plan.which[part]])
+    sizes = torch.from_numpy(plan.coefficients[part][:, list(batch)].astype(np.float32))
+    return vectors[:, None] * sizes[:, :, None]
+
+
+def _branched(
+    job: _Job, plan: FoldPlan, batch: Sequence[int], shared: SharedPrefix | None = None
+) -> Found:
+    """Cells as branches of the items' kept prompts, as many at once as the budget allows.
+
+    All cells of a few items go together, rather than a few cells of many items.
+    """
+    assert isinstance(job.backend, HFBackend)
+    backend, seq = job.backend, 1 + len(job.prompts[int(plan.rows[0])].stub_ids)
+    most = max(1, job.batch_tokens // (len(plan.cells) * seq))
+    bases, cells = [], []
+    for begin in range(0, len(batch), most):
+        some = batch[begin : begin + most]
+        prompts = [job.prompts[int(plan.rows[i])] for i in some]
+        prefix = backend.prefill([prompt.ids[:-1] for prompt in prompts], shared)
+        suffixes = [prompt.ids[-1:] + prompt.stub_ids for prompt in prompts]
+        step = max(1, job.batch_tokens // (len(some) * seq))
+        parts = []
+        for start in range(0, len(plan.cells), step):
+            part = slice(start, start + step)
+            branches = Branches(
+                [int(layer) for layer in plan.layers[part]],
+                _shifts(plan, part, some),
+                every=job.positions == "generated",
+            )
+            found = branch_logits(backend, prefix, suffixes, job.logit_ids, branches).numpy()
+            parts.append(found[1:])
+        bases.append(found[0])
+        cells.append(np.concatenate(parts))
+    return np.concatenate(bases), np.concatenate(cells, axis=1)
+
+
+def _chosen(job: _Job, prompts: Sequence[Prompt], seq: int) -> Tensor:
+    """(n, seq) of bool: steered tokens of a batch as the backend lays it out."""
+    lengths = torch.tensor([len(prompt.ids_with_stub) for prompt in prompts])
+    index = torch.arange(seq).expand(len(prompts), seq)
+    if getattr(job.backend, "padding", "right") == "left":
+        index = index - (seq - lengths[:, None])
+    index = torch.where(index < lengths[:, None], index, -1)
+    return selected(job.positions, index, torch.tensor([len(prompt.ids) for prompt in prompts]))
+
+
+def _changing(
+    job: _Job, plan: FoldPlan, batch: Sequence[int], cell: int
+) -> Callable[[Tensor], Tensor]:
+    prompts = [job.prompts[plan.rows[i]] for i in batch]
+    vector = torch.from_numpy(plan.vectors[plan.which[cell]])
+    sizes = torch.from_numpy(plan.coefficients[cell, list(batch)].astype(np.float32))
+
+    def change(hidden: Tensor) -> Tensor:
+        def push(states: Tensor, rows: Tensor) -> Tensor:
+            device = states.device
+            return added(states, vector.to(device).expand(len(rows), -1), sizes.to(device)[rows])
+
+        return change_at(hidden, _chosen(job, prompts, hidden.shape[1]), push)
+
+    return change
+
+
+def _plain(job: _Job, plan: FoldPlan, batch: Sequence[int]) -> Found:
+    sequences = [job.prompts[plan.rows[i]].ids_with_stub for i in batch]
+    cells = []
+    for cell, layer in enumerate(plan.layers):
+        edit = Edit(int(layer), "resid_post", _changing(job, plan, batch, cell))
+        with job.backend.intervene([edit]):
+            cells.append(job.backend.logits(sequences, job.logit_ids))
+    return job.backend.logits(sequences, job.logit_ids).numpy(), torch.stack(cells).numpy()
+
+
+def _resumed(job: _Job, plan: FoldPlan, batch: Sequence[int]) -> Found:
+    """Every cell starts at its layer from the kept residual stream of the same batch."""
+    assert isinstance(job.backend, HFBackend)
+    sequences = [job.prompts[plan.rows[i]].ids_with_stub for i in batch]
+    layers = sorted({int(layer) for layer in plan.layers})
+    kept = keep_residuals(job.backend, sequences, job.logit_ids, layers)
+    cells = [
+        resumed_logits(
+            job.backend, kept, job.logit_ids, int(layer), _changing(job, plan, batch, cell)
+        )
+        for cell, layer in enumerate(plan.layers)
+    ]
+    return kept.logits.numpy(), torch.stack(cells).numpy()
+
+
+def _budget(job: _Job, plan: FoldPlan) -> int:
+    """Tokens a batch, so that its kept residual streams stay within `KEEP_BYTES`."""
+    bytes_a_token = len(set(plan.layers.tolist())) * job.backend.d_model * 4
+    return max(1, min(job.batch_tokens, KEEP_BYTES // bytes_a_token))
+
+
+def _examine(job: _Job, plans: Sequence[FoldPlan]) -> FastPath:
+    """Run one item both ways in one cell at the lowest layer: does the model allow it?"""
+    reason = why_not_reusable(job.backend)
+    if reason is not None:
+        return FastPath(False, reason, None)
+    plan = plans[0]
+    # The longest prompt: what depends on the length shows there first.
+    item = max(range(len(plan.rows)), key=lambda i: len(job.prompts[int(plan.rows[i])].ids))
+    lowest = plan.layers == plan.layers[0]
+    cell = int(np.argmax(np.where(lowest, np.abs(plan.coefficients[:, item]), -1)))
+    one = FoldPlan(
+        rows=plan.rows,
+        cells=plan.cells[cell : cell + 1],
+        layers=plan.layers[cell : cell + 1],
+        vectors=plan.vectors,
+        which=plan.which[cell : cell + 1],
+        coefficients=plan.coefficients[cell : cell + 1],
+    )
+    try:
+        got = (_branched if job.from_last else _resumed)(job, one, [item])[1]
+    except _FAULTS as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return FastPath(False, f"the model does not allow it ({first[:200]})", None)
+    expected = _plain(job, one, [item])[1]
+    if not np.isfinite(expected).all():
+        return FastPath(True, None, None)  # an overflow, which the run itself will report
+    difference = float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
+    tolerance = _TOLERANCE.get(str(job.backend.fingerprint()["dtype"]), _ROUGH)
+    if not difference <= tolerance:
+        return FastPath(
+            False,
+            f"it differs from a plain pass by {difference:.1g} (allowed: {tolerance:g})",
+            difference,
+        )
+    return FastPath(True, None, difference)
