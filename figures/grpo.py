@@ -124,4 +124,5 @@ def _identical(axes: Axes, runs: Sequence[Mapping[str, Any]]) -> None:
     axes.set_yticks(range(len(_POOLS)), list(_POOLS.values()))
     axes.invert_yaxis()
     axes.set_xlim(0, 1.15)
+    axes.set_xlabel("share")
     axes.set_title("greedy replies equal to the base's", fontsize=8, loc="left")

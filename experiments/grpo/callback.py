@@ -186,7 +186,7 @@ class AdapterAuditCallback(TrainerCallback):  # type: ignore[misc]  # transforme
             "relative": totals.relative,
             "largest_relative": _largest(audit),
             "bf16_changed": totals.bf16_changed,
-            "max_abs_b": totals.max_abs_b,
+            "max_abs_b": None if totals.max_abs_b is None else abs(totals.max_abs_b),
             "lr_sum": budget.get("lr_sum", 0.0),
             "lr_root_square": budget.get("lr_root_square", 0.0),
             "adam_bound": budget.get("adam_bound", 0.0),
