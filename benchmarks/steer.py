@@ -141,7 +141,7 @@ def everywhere(backend: HFBackend, prompts: Sequence[Ids], ids: Ids) -> None:
 
 def shared(backend: HFBackend, tokens: Ids, stub: Ids, ids: Ids) -> None:
     """A prefix of 400 tokens and own suffixes of 60: one layer × 5 sizes."""
-    prompts = [tokens[:400] + tokens[400 + i : 459 + i] + (tokens[i],) for i in range(6)]
+    prompts = [tokens[:400] + tokens[400 + i : 459 + i] + (tokens[i],) for i in range(12)]
     layers = [backend.n_layers * 2 // 3] * 5
     shifts = torch.randn(5, backend.d_model, generator=torch.Generator().manual_seed(0))
     seconds: dict[str, list[float]] = {"plain": [], "once": []}

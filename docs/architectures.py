@@ -37,8 +37,9 @@ What the words mean in use:
   families use `--batch-tokens 1`, which runs one item at a time.
 - **not possible** after a shared prefix: what the family keeps is not keys and values alone.
   Extraction then runs every prompt in full and says so.
-- **not possible** for steering: the same; steering ends with an error. (Qwen3-Next would continue
-  rightly; Jamba, with the same kind of state, would be wrong by 100%, so both are refused.)
+- **not possible** for steering: the same; steering then runs every cell from the first token and
+  says so. (Qwen3-Next would continue rightly; Jamba, with the same kind of state, would be wrong by
+  100%, so neither is continued.)
 
 The list of blocks is found without a table: it is the outermost module list with as many entries as
 the configuration has layers. Remote code is never run, so a family that transformers does not ship

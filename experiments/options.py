@@ -176,8 +176,8 @@ AlphasOption = Annotated[
     str,
     typer.Option(
         "--alphas",
-        help="Sizes, comma-separated, in multiples of the median residual norm at the layer. The "
-        "last one is quoted, cells.csv has all; 0 is always run.",
+        help="Sizes, comma-separated, in multiples of the median residual norm at the layer; 0 is "
+        "always run, cells.csv has all. Runs quote the last one, `interp steer` chooses on folds.",
     ),
 ]
 RandomOption = Annotated[
