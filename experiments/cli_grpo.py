@@ -285,11 +285,11 @@ def grpo_audit(
     learning_rates: Annotated[
         str, typer.Option("--learning-rates", help="One run each, comma-separated.")
     ] = "1e-6,2e-3",
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Optimiser steps of a run.")] = 16,
-    n: Annotated[int, typer.Option("--n", min=1, help="Generated training items.")] = 16,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Optimiser steps of a run.")] = 10,
+    n: Annotated[int, typer.Option("--n", min=1, help="Generated training items.")] = 12,
     n_held_out: Annotated[
         int, typer.Option("--n-held-out", min=1, help="Generated held-out items.")
-    ] = 12,
+    ] = 8,
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", min=1, help="Cut of completions and replies.")
     ] = 24,

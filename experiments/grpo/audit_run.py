@@ -69,9 +69,9 @@ class GrpoAuditConfig:
 
     model: str = "smollm2"
     learning_rates: tuple[float, ...] = (1e-6, 2e-3)
-    steps: int = 16
-    n: int = 16
-    n_held_out: int = 12
+    steps: int = 10
+    n: int = 12
+    n_held_out: int = 8
     prompts_per_step: int = 1
     group_size: int = 4
     max_new_tokens: int = 24
