@@ -159,8 +159,8 @@ def _null(sweep: SteeringSweep) -> dict[str, Any] | None:
         "p_value": None,
     }
     if len(draws) >= LEAST_FOR_P:
-        mirror = int("negated" in best and best["negated"] >= best["signed"])
-        found["p_value"] = (1 + mirror + int((draws >= best["signed"]).sum())) / (len(draws) + 2)
+        others = np.append(draws, best["negated"]) if "negated" in best else draws
+        found["p_value"] = (1 + int((others >= best["signed"]).sum())) / (len(others) + 1)
     return found
 
 
