@@ -218,11 +218,12 @@ def test_alpha_zero_is_the_unsteered_model_bit_for_bit(
     family: str, tiny_backend: Callable[..., HFBackend]
 ) -> None:
     backend = tiny_backend(family)
+    direction = some_direction(model_id=backend.model_id)
     baseline = backend.logits(PROMPTS, [3, 5, 9])
     for policy in POSITIONS:
-        with steer(backend, [add(some_direction(), 0, positions=policy)]):
+        with steer(backend, [add(direction, 0, positions=policy)]):
             assert torch.equal(backend.logits(PROMPTS, [3, 5, 9]), baseline)
-        with steer(backend, [add(some_direction(), [1, 0, -2], positions=policy)]):
+        with steer(backend, [add(direction, [1, 0, -2], positions=policy)]):
             steered = backend.logits([prompt[:2] for prompt in PROMPTS], [3, 5, 9])
         plain = backend.logits([prompt[:2] for prompt in PROMPTS], [3, 5, 9])
         assert torch.equal(steered[1], plain[1])
