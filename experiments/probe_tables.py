@@ -107,6 +107,8 @@ def print_probe(summary: Mapping[str, Any]) -> None:
             f"{sum(row['p_adjusted'] <= 0.05 for row in summary['layers'])} of "
             f"{summary['n_layers']} layers at a false discovery rate of 5%."
         )
+        if summary["permuted_warning"]:
+            say(summary["permuted_warning"])
     for kind, rows in summary["transfer"].items():
         _print_transfer(kind, rows)
     for kind, control in summary["control_tasks"].items():

@@ -166,7 +166,9 @@ def draw_accuracy_by_layer(
     # Whole percents, so that no label is rounded.
     axes.yaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    axes.set_title(_title(probe), fontsize=9, loc="left")
+    # What must not be overlooked comes first.
+    ignored = "Groups ignored, p not valid\n" if probe.get("grouping") == "none" else ""
+    axes.set_title(ignored + _title(probe), fontsize=9, loc="left")
     figure.legend(loc="outside lower center", ncols=2, fontsize=8)
     return figure
 

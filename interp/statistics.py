@@ -271,8 +271,15 @@ def mcnemar_exact(first_correct: ArrayLike, second_correct: ArrayLike) -> float:
     return float(binomtest(only_first, only_first + only_second, 0.5).pvalue)
 
 
-def sign_flip_p(differences: ArrayLike, group_ids: Sequence[str], *, seed: int) -> float:
-    """One-sided p-value that paired differences are positive, by flipping the sign of groups.
+def sign_flip_p(
+    differences: ArrayLike,
+    group_ids: Sequence[str],
+    *,
+    seed: int,
+    spread: float = 1.0,
+    two_sided: bool = False,
+) -> float:
+    """p-value that paired differences are positive on average, by flipping the sign of groups.
 
     If neither of two classifiers is better, swapping them in a whole group changes nothing.
 
@@ -280,6 +287,10 @@ def sign_flip_p(differences: ArrayLike, group_ids: Sequence[str], *, seed: int) 
         differences: (n_items,), first minus second.
         group_ids: (n_items,), the group of each item; its items change sign together.
         seed: of the flips.
+        spread: factor on the standard deviation under the null, where groups are not independent
+            (`cross_validation_spread`), as `bootstrap_mean` widens the interval. What it adds is
+            normal: stretching the few values that counts take would often change none.
+        two_sided: whether differences are negative on average would count as well.
 
     Returns:
         share of sign patterns, the observed one included, with at least the observed mean.
@@ -287,7 +298,13 @@ def sign_flip_p(differences: ArrayLike, group_ids: Sequence[str], *, seed: int) 
     sums = np.bincount(group_codes(group_ids), weights=np.asarray(differences, dtype=float))
     rng = np.random.default_rng(seed)
     flipped = rng.choice([-1.0, 1.0], size=(N_RESAMPLES, len(sums))) @ sums
-    return float((1 + (flipped >= sums.sum() - 1e-9).sum()) / (1 + N_RESAMPLES))
+    if spread > 1:
+        shared = np.sqrt(spread**2 - 1) * np.linalg.norm(sums)
+        flipped = flipped + shared * rng.standard_normal(N_RESAMPLES)
+    observed = sums.sum()
+    if two_sided:
+        flipped, observed = np.abs(flipped), abs(observed)
+    return float((1 + (flipped >= observed - 1e-9).sum()) / (1 + N_RESAMPLES))
 
 
 def out_of_fold_threshold(

@@ -19,13 +19,19 @@ from interp.statistics import (
     sign_flip_p,
 )
 from probes.control import recurring
-from probes.permutation import null_test
+from probes.permutation import label_agreement, null_test
 from probes.results import ProbeSweep, write_arrays
 from probes.transfer import Transfer
 
 __all__ = ["summarise", "write_sweep"]
 
 SIGNIFICANT: Final = 0.05
+
+GROUPS_IGNORED: Final = "Groups ignored, p not valid"
+"""Items of one group on both sides of a split leak, and permuted items are not independent."""
+
+_MUCH_EXCESS: Final = 0.2
+"""Above this excess agreement of permuted with real labels the test is called weak."""
 
 
 def summarise(sweep: ProbeSweep, untrained: ProbeSweep | None = None) -> dict[str, Any]:
@@ -91,7 +97,7 @@ def summarise(sweep: ProbeSweep, untrained: ProbeSweep | None = None) -> dict[st
         "control_tasks": controls,
         "transfer": {t.plan.kind: _transfer(sweep, t) for t in sweep.transfers},
         "untrained": None if untrained is None else _untrained(sweep, untrained),
-        "verdict": _verdict(null["p_familywise"], wording),
+        "verdict": _verdict(sweep, null["p_familywise"], wording),
         "by_category": {
             category: float(sweep.correct_nested[[c == category for c in sweep.category]].mean())
             for category in dict.fromkeys(sweep.category)
@@ -120,6 +126,17 @@ def _null(sweep: ProbeSweep) -> tuple[dict[str, Any], list[dict[str, float | Non
     """The permutation test: fields of the summary, and of every layer's row."""
     n_permutations = sweep.null_scores.shape[1]
     head: dict[str, Any] = {"scheme": sweep.scheme, "n_permutations": n_permutations}
+    head |= {"permuted_agreement": None, "permuted_agreement_free": None, "permuted_warning": None}
+    if sweep.scheme is not None:
+        found = label_agreement(sweep.scheme, sweep.label, sweep.group_id, sweep.fold)
+        head["permuted_agreement"] = found.expected
+        head["permuted_agreement_free"] = found.free
+        if found.excess > _MUCH_EXCESS:
+            head["permuted_warning"] = (
+                f"Permuted labels agree with the real ones on {found.expected:.0%} of the items "
+                f"({found.free:.0%} if all could change places): the test is valid but weak, so a "
+                f"large p says little."
+            )
     names = ("p", "p_adjusted", "null_low", "null_high")
     if not n_permutations:
         empty: dict[str, float | None] = dict.fromkeys(names)
@@ -199,12 +216,14 @@ def _untrained(sweep: ProbeSweep, untrained: ProbeSweep) -> dict[str, Any]:
     """Nested accuracy with random weights, and what training adds, item by item."""
     own = untrained.estimate_nested(untrained.correct_nested)
     gain = sweep.correct_nested.astype(float) - untrained.correct_nested
+    # Either side may be noise whose groups depend on each other.
+    spread = max(sweep.spread_nested, untrained.spread_nested)
     return {
         "accuracy_nested": own.value,
         "accuracy_nested_interval": [own.low, own.high],
         "accuracy_by_layer": untrained.correct.mean(axis=0).tolist(),
-        "gain": asdict(sweep.estimate_nested(gain)),
-        "p": sign_flip_p(gain, sweep.group_id, seed=sweep.seed),
+        "gain": asdict(bootstrap_mean(gain, sweep.group_id, seed=sweep.seed, spread=spread)),
+        "p": sign_flip_p(gain, sweep.group_id, seed=sweep.seed, spread=spread),
         "model_id": untrained.manifest["model"]["model_id"],
     }
 
@@ -246,12 +265,20 @@ def _wording(sweep: ProbeSweep) -> dict[str, Any]:
         "text_baseline": best,
         "text_baseline_accuracy": accuracy[best],
         "gain_over_text": asdict(sweep.estimate_nested(gain)),
-        "p_beyond_wording": sign_flip_p(gain, sweep.group_id, seed=sweep.seed),
+        "p_beyond_wording": sign_flip_p(
+            gain, sweep.group_id, seed=sweep.seed, spread=sweep.spread_nested
+        ),
     }
 
 
-def _verdict(p_familywise: float | None, wording: dict[str, Any]) -> str:
-    """One sentence that follows from the numbers: both tests must be passed where both were run."""
+def _verdict(sweep: ProbeSweep, p_familywise: float | None, wording: dict[str, Any]) -> str:
+    """One sentence that follows from the numbers, and says first if they cannot be trusted."""
+    found = _answer(p_familywise, wording)
+    return found if sweep.grouping == "group" else f"{GROUPS_IGNORED}: {found}"
+
+
+def _answer(p_familywise: float | None, wording: dict[str, Any]) -> str:
+    """The verdict of the numbers: both tests must be passed where both were run."""
     beyond = wording["p_beyond_wording"]
     known = [p for p in (p_familywise, beyond) if p is not None]
     if beyond is None:

@@ -26,7 +26,7 @@ from probes import (
     write_sweep,
 )
 from probes.baselines import text_baselines
-from probes.permutation import benjamini_hochberg, choose_scheme, draw_labels, null_test
+from probes.permutation import benjamini_hochberg, draw_labels, null_test
 from probes.summary import summarise
 
 
@@ -187,11 +187,7 @@ def test_flips_keep_every_group_balanced_and_act_on_whole_groups() -> None:
     assert (again == drawn).all()
 
 
-def test_groups_that_cannot_be_exchanged_are_refused() -> None:
-    groups = [f"g{size}" for size in range(1, 9) for _ in range(size)]
-    labels = np.arange(len(groups)) % 3 == 0
-    with pytest.raises(ProbeError, match=r"fewer than 20 distinct.*--permutations 0"):
-        choose_scheme(labels, groups, np.arange(len(groups)) % 3, grouped=True)
+def test_a_negative_number_of_permutations_is_refused() -> None:
     with pytest.raises(ProbeError, match="--permutations is -1"):
         sweep(twins(np.random.default_rng(0)), n_permutations=-1)
 
