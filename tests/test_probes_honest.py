@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from caches import Cache
 
 from figures.expression_gap import draw_accuracy_by_layer
@@ -19,7 +18,6 @@ from interp.statistics import (
     sign_flip_p,
 )
 from probes import compare_sweeps, make_folds, sweep_layers
-from probes.batched import decide_held_out
 from probes.intervals import score_intervals
 from probes.layer import _chosen, _inner_accuracy
 from probes.permutation import choose_scheme, draw_labels, label_agreement, null_test
@@ -353,27 +351,3 @@ def test_intervals_of_scores_are_those_of_resampled_groups(monkeypatch: pytest.M
         1
     ].values()
     np.testing.assert_allclose(alone, [own.low, own.high])
-
-
-# Certificates
-
-
-@pytest.mark.parametrize("strength", [1.0, 1e3])
-def test_a_fit_that_ran_out_of_steps_is_an_error_or_right(
-    monkeypatch: pytest.MonkeyPatch, strength: float
-) -> None:
-    rng = np.random.default_rng(0)
-    x = torch.from_numpy(rng.normal(size=(70, 100)))
-    y = torch.from_numpy(rng.random((60, 6)) < 0.5)
-    whole = decide_held_out(x[:60], x[60:], y, (strength,)).values
-    refused = 0
-    for steps in range(2, 20):
-        monkeypatch.setattr("probes.newton._MAX_STEPS", steps)
-        try:
-            found = decide_held_out(x[:60], x[60:], y, (strength,)).values
-        except ProbeError as error:
-            assert f"did not converge in {steps} steps" in str(error)
-            refused += 1
-            continue
-        assert float((found - whole).abs().max()) <= 2e-4 * float(whole.abs().max())
-    assert 0 < refused < 18
