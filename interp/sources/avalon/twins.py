@@ -199,7 +199,7 @@ class _Ledger:
         return True
 
     def give_back(self, twin: Twin) -> None:
-        """Uncount a twin that is left out after all; its prompts stay taken, which costs nothing."""
+        """Uncount a twin that is left out after all; its prompts stay taken."""
         true, false = twin
         self.balance[true.wording] -= 1
         self.balance[false.wording] += 1
