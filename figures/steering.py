@@ -278,7 +278,7 @@ def draw_grid(cells: Sequence[CellRow], summary: Mapping[str, Any]) -> Figure:
     panels = [(f"{first} − not steered", 100 * (means(first) - base))]
     if NULL in conditions and first != NULL:
         panels.append((f"{first} − mean of random", 100 * (means(first) - means(NULL))))
-    limit = max(1.0, max(float(np.nanmax(np.abs(table), initial=0)) for _, table in panels))
+    limit = max(5.0, max(float(np.nanmax(np.abs(table), initial=0)) for _, table in panels))
     figure = new_figure(
         1.6 + (1.2 + 0.55 * len(alphas)) * len(panels), 1.5 + max(1.2, 0.26 * len(places))
     )
