@@ -100,6 +100,13 @@ def print_probe(summary: Mapping[str, Any]) -> None:
         if summary["grouping"] == "group"
         else "GROUPS WERE IGNORED: these numbers leak between items of one group.",
     )
+    if summary["majority_class"] > 0.5:
+        low, high = summary["scores_nested_intervals"]["balanced_accuracy"]
+        say(
+            f"The classes are unequal: layers, C and every p go by balanced accuracy, "
+            f"{_percent(scores['balanced_accuracy'])} [{100 * low:.1f}, {100 * high:.1f}] at the "
+            f"nested layers; always one label has 50%."
+        )
     if summary["n_permutations"]:
         say(
             f"Against {summary['n_permutations']} label permutations ({summary['scheme']}): p = "

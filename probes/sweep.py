@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from activations import ActivationCache
 from interp.errors import ProbeError
 from interp.items import Item
+from interp.statistics import class_weights
 from interp.vocabulary import Grouping, ProbeKind, Solver, TransferKind
 from probes.baselines import text_baselines
 from probes.control import control_tasks, count_right
@@ -136,6 +137,7 @@ def sweep_layers(
     instability = np.empty((n_folds, cache.n_layers))
     used = np.empty((cache.n_layers, n_folds))
     null_scores = np.empty((cache.n_layers, n_permutations))
+    permuted_weights = class_weights(permuted)
     for layer in range(cache.n_layers):
         activations = _finite(cache.resid_post(layer), f"layer {layer}", cache.item_id)
         found = fit(activations, columns, 1)
@@ -144,7 +146,7 @@ def sweep_layers(
         instability[:, layer] = found.instability[:, 0]
         used[layer] = found.C[:, 0]
         _, by_permuted, *by_control = np.split(found.decisions > 0, ends, axis=1)
-        null_scores[layer] = (by_permuted == permuted).mean(axis=0)
+        null_scores[layer] = (permuted_weights * (by_permuted == permuted)).mean(axis=0)
         for (name, task), said in zip(tasks.items(), by_control, strict=True):
             control_right[name].append(count_right(task, said, folds))
         for plan, by_layer in zip(plans, carried, strict=True):

@@ -9,8 +9,17 @@ from caches import Cache
 
 from figures.expression_gap import draw_accuracy_by_layer
 from interp.errors import ProbeError
-from interp.statistics import sign_flip_p
+from interp.statistics import (
+    bootstrap_mean,
+    few_groups,
+    group_codes,
+    resampled_groups,
+    score_decisions,
+    sign_flip_p,
+)
 from probes import compare_sweeps, make_folds, sweep_layers
+from probes.intervals import score_intervals
+from probes.layer import _chosen, _inner_accuracy
 from probes.permutation import choose_scheme, draw_labels, label_agreement, null_test
 from probes.results import ProbeSweep
 from probes.summary import summarise
@@ -102,7 +111,7 @@ def test_the_null_of_mixed_groups_holds() -> None:
     for seed in range(60):
         cache = mixed([TWIN] * 14 + [BOTH_TRUE] * 3 + [BOTH_FALSE] * 3, seed=seed)
         found = sweep(cache, n_permutations=19, seed=seed)
-        test = null_test(found.correct.mean(axis=0), found.null_scores)
+        test = null_test(found.scores, found.null_scores)
         small += test.p_familywise <= 0.2
     assert abs(small / 60 - 0.2) < 3 * np.sqrt(0.2 * 0.8 / 60)
 
@@ -226,3 +235,119 @@ def test_rows_that_an_unfinished_cache_lacks_are_found_first_and_named() -> None
     with pytest.raises(ProbeError, match="not finite at the embedding stream"):
         sweep(only_there, progress=done.append)
     assert done == []
+
+
+# Unequal classes
+
+
+def one_in_ten(signal: float, *, seed: int = 0) -> Cache:
+    rng = np.random.default_rng(seed)
+    labels = np.arange(300) % 10 == 0
+    x = rng.normal(size=(300, 6, 40))
+    x[:, 4, 0] += signal * labels
+    return Cache(x, labels, [f"g{index}" for index in range(300)])
+
+
+def test_unequal_classes_do_not_hide_a_signal() -> None:
+    cache = one_in_ten(3.0)
+    found = sweep(cache, n_permutations=39, C=1.0)
+    summary = summarise(found)
+    assert found.layers_nested == (4,) * 5
+    assert found.best_layer == 4
+    assert summary["p_familywise"] == pytest.approx(1 / 40)
+    assert "some layer: yes" in summary["verdict"]
+    assert not summary["accuracy_is_majority_class"]
+    by_hand = summary["layers"][4]["balanced_accuracy"]
+    assert found.scores[4] == pytest.approx(by_hand)
+    # The text is compared in balanced accuracy too: it always says the commoner label.
+    silent = replace(found, baselines={"length": np.full(300, -1.0)})
+    summary = summarise(silent)
+    assert summary["gain_over_text"]["value"] == pytest.approx(
+        summary["scores_nested"]["balanced_accuracy"] - 0.5
+    )
+    assert summary["verdict"].startswith("Decodable beyond wording: yes")
+
+
+def test_probes_that_always_say_the_commoner_label_decide_nothing() -> None:
+    # So strong a penalty that no item comes out True, although the scores tell them apart.
+    summary = summarise(sweep(one_in_ten(3.0), n_permutations=19, C=1e-4))
+    assert summary["accuracy_nested"] == summary["majority_class"] == 0.9
+    assert summary["accuracy_is_majority_class"]
+    assert summary["layers"][4]["auroc"] > 0.9
+    assert summary["verdict"].startswith("Not decided: the probes hardly ever say True, the label")
+    assert "at layer 4" in summary["verdict"]
+    # The control: noise of equal classes is a plain no.
+    twins = summarise(sweep(mixed([TWIN] * 20), n_permutations=19))
+    assert twins["verdict"].startswith("Decodable at some layer: no")
+
+
+def test_equal_classes_are_scored_by_the_accuracy_itself() -> None:
+    found = sweep(mixed([TWIN] * 23, signal=1.0), n_permutations=5, C="auto")
+    np.testing.assert_array_equal(found.scores, found.correct.mean(axis=0))
+    # Null scores are whole numbers of items.
+    np.testing.assert_allclose(found.null_scores * 46, np.round(found.null_scores * 46), atol=1e-9)
+
+
+# Choosing a strength on folds of unequal size
+
+
+def test_one_standard_error_is_of_accuracies_and_not_of_fold_sizes() -> None:
+    folds = np.repeat(np.arange(4), [40, 10, 10, 40])
+    labels = (np.arange(100) % 2 == 0)[:, None]
+    verdicts = np.repeat(labels[:, None, None], 4, axis=1).repeat(2, axis=2)
+    # Strength 0 is right on eight of ten items of every fold, strength 1 on all: no doubt is left.
+    wrong = np.arange(100) % 10 >= 8
+    verdicts[wrong, :, 0] ^= True
+    accuracy, weights = _inner_accuracy(verdicts, labels, folds)
+    np.testing.assert_allclose(accuracy.mean(axis=1)[:, :, 0], [[0.8, 1.0]] * 4)
+    np.testing.assert_allclose(weights[0, :, 0, 0], [1 / 6, 1 / 6, 2 / 3])
+    assert _chosen(accuracy, weights, True).ravel().tolist() == [1] * 4
+    # Where folds disagree, by hand: the inner folds 1 to 3 of fold 0 have accuracies 1, 0.5 and 1.
+    accuracies = np.array([1.0, 0.5, 1.0])
+    share = weights[0, :, 0, 0]
+    mean = accuracies @ share
+    error = np.sqrt(((share * (accuracies - mean)) ** 2).sum() * 3 / 2)
+    for worse, expected in ((mean - 0.9 * error, 0), (mean - 1.1 * error, 1)):
+        flat = np.stack([np.full(3, worse), accuracies], axis=1)[None, :, :, None]
+        scaled = flat * weights[:1] * 3
+        assert _chosen(scaled, weights[:1], True).item() == expected
+
+
+# Intervals of other scores
+
+
+def test_intervals_of_scores_are_those_of_resampled_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interp.statistics.N_RESAMPLES", 300)
+    monkeypatch.setattr("probes.intervals._CELLS_AT_ONCE", 1000)
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(1, 5, 30)
+    groups = [f"g{index}" for index, size in enumerate(sizes) for _ in range(size)]
+    labels = rng.random(len(groups)) < 0.4
+    # Rounded, so that there are ties.
+    decisions = np.round(rng.normal(size=len(groups)) + labels, 1) - 0.45
+    categories = [f"c{int(group[1:]) % 3}" for group in groups]
+    scores, by_category = score_intervals(labels, decisions, categories, groups, seed=5, spread=1.1)
+    draws: dict[str, list[float]] = {name: [] for name in (*scores, *by_category)}
+    codes, named = group_codes(groups), np.array(categories)
+    for weights in np.concatenate(list(resampled_groups(30, seed=5))):
+        rows = np.repeat(np.arange(len(groups)), weights[codes].astype(int))
+        found = score_decisions(labels[rows], decisions[rows] > 0, decisions[rows])
+        for name in scores:
+            draws[name].append(getattr(found, name))
+        right = (decisions[rows] > 0) == labels[rows]
+        for name in by_category:
+            draws[name].append(right[named[rows] == name].mean())
+    whole = score_decisions(labels, decisions > 0, decisions)
+    for name, ends in (scores | by_category).items():
+        inside = named == name
+        at = ((decisions > 0) == labels)[inside].mean() if inside.any() else getattr(whole, name)
+        wider = 1.1 * few_groups(10 if inside.any() else 30)
+        expected = at + wider * (np.quantile(draws[name], [0.025, 0.975]) - at)
+        np.testing.assert_allclose(ends, expected.clip(0, 1), err_msg=name)
+    # The accuracy's own interval comes from the same draws.
+    right = (decisions > 0) == labels
+    own = bootstrap_mean(right, groups, seed=5, spread=1.1)
+    (alone,) = score_intervals(labels, decisions, ["c"] * len(groups), groups, seed=5, spread=1.1)[
+        1
+    ].values()
+    np.testing.assert_allclose(alone, [own.low, own.high])
