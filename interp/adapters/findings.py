@@ -170,7 +170,9 @@ CODES: Final[dict[str, tuple[Severity, bool, str]]] = {
     "budget_exceeded": (
         _W,
         False,
-        "The trainer state is of another run, or another learning rate was used for B.",
+        "The trainer state is of another run, another learning rate was used for B, or B did not "
+        "start at 0: for an adapter that was trained before (by SFT, say), give the one that this "
+        "run started from (--initial DIR).",
     ),
     "no_learning_signal": (_W, False, "Every logged gradient is 0: check rewards and freezing."),
     "trainer_state_unreadable": (_W, False, "Copy trainer_state.json from the run again."),
