@@ -76,7 +76,7 @@ def random_labels(design: str, n_groups: int, layers: int, repetitions: int, dra
         nested.append(interval.value)
         spreads.append(found.spread_nested)
         optimism.append(found.correct[:, found.best_layer].mean() - interval.value)
-        test = null_test(found.correct.mean(axis=0), found.null_scores)
+        test = null_test(found.scores, found.null_scores)
         family.append(test.p_familywise)
         single.append(test.p)
     print(f"{design}, {n_groups} groups, {layers} layers, {repetitions} repetitions")
@@ -104,7 +104,7 @@ def planted(n_groups: int, layers: int, repetitions: int) -> None:
             seed=seed,
         )
         hits += found.layers_nested == (layers // 2,) * 5
-        test = null_test(found.correct.mean(axis=0), found.null_scores)
+        test = null_test(found.scores, found.null_scores)
         significant += test.p_familywise <= 0.05
     print(
         f"signal at layer {layers // 2}: all five folds choose it in {hits} of {repetitions}, "

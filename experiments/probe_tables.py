@@ -100,6 +100,13 @@ def print_probe(summary: Mapping[str, Any]) -> None:
         if summary["grouping"] == "group"
         else "GROUPS WERE IGNORED: these numbers leak between items of one group.",
     )
+    if summary["majority_class"] > 0.5:
+        low, high = summary["scores_nested_intervals"]["balanced_accuracy"]
+        say(
+            f"The classes are unequal: layers, C and every p go by balanced accuracy, "
+            f"{_percent(scores['balanced_accuracy'])} [{100 * low:.1f}, {100 * high:.1f}] at the "
+            f"nested layers; always one label has 50%."
+        )
     if summary["n_permutations"]:
         say(
             f"Against {summary['n_permutations']} label permutations ({summary['scheme']}): p = "
@@ -107,6 +114,8 @@ def print_probe(summary: Mapping[str, Any]) -> None:
             f"{sum(row['p_adjusted'] <= 0.05 for row in summary['layers'])} of "
             f"{summary['n_layers']} layers at a false discovery rate of 5%."
         )
+        if summary["permuted_warning"]:
+            say(summary["permuted_warning"])
     for kind, rows in summary["transfer"].items():
         _print_transfer(kind, rows)
     for kind, control in summary["control_tasks"].items():

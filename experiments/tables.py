@@ -87,6 +87,7 @@ def print_steering(summary: Mapping[str, Any]) -> None:
             "95% interval",
             "True-recall",
             "False-recall",
+            "AUROC",
             "to right",
             "to wrong",
             "moved back",
@@ -98,14 +99,15 @@ def print_steering(summary: Mapping[str, Any]) -> None:
                 _interval(entry["low"], entry["high"]),
                 _percent(entry["true_recall"]),
                 _percent(entry["false_recall"]),
+                f"{entry['auroc']:.3f}",
                 f"{entry['flips_to_right']:.3g}",
                 f"{entry['flips_to_wrong']:.3g}",
                 "–" if name == "baseline" else _percent(entry["moved_wrong_way"]),
             )
             for name, entry in summary["conditions"].items()
         ],
-        caption="to right, to wrong: verdicts that changed. moved back: items whose True − False "
-        "logits moved against their sign."
+        caption="AUROC: of the True − False logits, whatever the threshold. to right, to wrong: "
+        "changed verdicts. moved back: items whose True − False logits moved against their sign."
         + (
             f" Single random directions range from {_percent(low)} to {_percent(high)}; they use "
             f"the same signs."

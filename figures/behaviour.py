@@ -220,7 +220,7 @@ def _fixes_breaks(rows: _Rows) -> Figure:
             label="net (95% interval)",
         )
         axes.axvline(0, color=COLOURS["model"], linewidth=0.8)
-        axes.set_ylim(len(chosen) - 0.5, -0.5)
+        axes.set_ylim(max(len(chosen), 1) - 0.5, -0.5)  # a policy may leave no row
         axes.set_yticks(
             places, [_label(row) for row in chosen] if panel == 0 else [""] * len(places)
         )

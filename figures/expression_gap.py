@@ -112,6 +112,18 @@ def draw_accuracy_by_layer(
         linestyle="none",
         label="probe on the embedding stream",
     )
+    measure = ""
+    if probe["majority_class"] > _CHANCE:
+        # Layers and permutations are compared by it; it is the accuracy where classes are equal.
+        measure = " (balanced)"
+        axes.plot(
+            layers,
+            [row["balanced_accuracy"] for row in probe["layers"]],
+            color=COLOURS["probe"],
+            linestyle="--",
+            linewidth=1,
+            label="its balanced accuracy",
+        )
     if probe.get("n_permutations"):
         axes.fill_between(
             layers,
@@ -120,7 +132,7 @@ def draw_accuracy_by_layer(
             color=COLOURS["control"],
             alpha=0.25,
             linewidth=0,
-            label="labels permuted, 95% of draws",
+            label=f"labels permuted, 95% of draws{measure}",
         )
     if probe.get("text_baseline_accuracy") is not None:
         axes.axhline(
@@ -166,7 +178,9 @@ def draw_accuracy_by_layer(
     # Whole percents, so that no label is rounded.
     axes.yaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    axes.set_title(_title(probe), fontsize=9, loc="left")
+    # What must not be overlooked comes first.
+    ignored = "Groups ignored, p not valid\n" if probe.get("grouping") == "none" else ""
+    axes.set_title(ignored + _title(probe), fontsize=9, loc="left")
     figure.legend(loc="outside lower center", ncols=2, fontsize=8)
     return figure
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from figures.steering_tables import BASELINE, CellRow, ItemShift, read_cells, read_shifts
 from figures.style import new_figure, save, styled
@@ -40,6 +40,8 @@ _LOOK: Final[Mapping[str, tuple[str, str, str, str]]] = {
     "text": ("#7F6000", "*", "--", "text (verdict in words)"),
 }
 _MAX_PANELS: Final = 6
+_LEAST_SPAN: Final = 0.2
+"""Of the accuracy axis."""
 
 
 def draw_steering_sweep(folder: Path) -> tuple[Path, ...]:
@@ -168,7 +170,11 @@ def draw_dose_response(cells: Sequence[CellRow], summary: Mapping[str, Any]) -> 
             )
         axes.axhline(base, color="#000000", linewidth=0.8, linestyle=(0, (1, 3)))
         axes.set_title(f"layer {place}", fontsize=8, loc="left")
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.yaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10]))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    low, high = grid[0, 0].get_ylim()
+    # A scale of a point or two would make one item look like an effect.
+    grid[0, 0].set_ylim(min(low, base - _LEAST_SPAN / 2), max(high, base + _LEAST_SPAN / 2))
     for axes in list(grid.flat)[len(places) :]:
         axes.set_visible(False)
     for axes in grid[-1]:
@@ -272,7 +278,7 @@ def draw_grid(cells: Sequence[CellRow], summary: Mapping[str, Any]) -> Figure:
     panels = [(f"{first} − not steered", 100 * (means(first) - base))]
     if NULL in conditions and first != NULL:
         panels.append((f"{first} − mean of random", 100 * (means(first) - means(NULL))))
-    limit = max(1.0, max(float(np.nanmax(np.abs(table), initial=0)) for _, table in panels))
+    limit = max(5.0, max(float(np.nanmax(np.abs(table), initial=0)) for _, table in panels))
     figure = new_figure(
         1.6 + (1.2 + 0.55 * len(alphas)) * len(panels), 1.5 + max(1.2, 0.26 * len(places))
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,10 +20,13 @@ __all__ = [
     "bootstrap_mean",
     "bootstrap_means",
     "calibrate",
+    "class_weights",
     "cross_validation_spread",
+    "few_groups",
     "group_codes",
     "mcnemar_exact",
     "out_of_fold_threshold",
+    "resampled_groups",
     "score_decisions",
     "sign_flip_p",
 ]
@@ -109,6 +112,24 @@ class Calibration:
     log_loss: float
     ece: float
     bins: tuple[ReliabilityBin, ...]
+
+
+def class_weights(labels: ArrayLike) -> NDArray[np.float64]:
+    """Weights of items under which the mean of right decisions is the balanced accuracy.
+
+    Exactly 1 where both classes are equally large, so that accuracy and balanced accuracy are then
+    the same number.
+
+    Args:
+        labels: (n_items, ...) of bool; every column has both classes.
+
+    Returns:
+        the same shape, n_items / (2 · size of the item's class).
+    """
+    gold = np.asarray(labels, dtype=bool)
+    n_true = gold.sum(axis=0)
+    n_false = len(gold) - n_true
+    return np.asarray(len(gold) / (2 * np.where(gold, n_true, n_false)))
 
 
 def calibrate(labels: ArrayLike, decision_values: ArrayLike) -> Calibration:
@@ -231,29 +252,40 @@ def bootstrap_means(
     n_groups = len(sizes)
     sums = np.zeros((n_groups, array.shape[1]))
     np.add.at(sums, codes, array)
-    rng = np.random.default_rng(seed)
-    means = np.empty((N_RESAMPLES, array.shape[1]))
-    # In pieces, so that memory does not grow with the number of groups.
-    piece = max(1, min(N_RESAMPLES, _COUNTS_AT_ONCE // n_groups))
-    for start in range(0, N_RESAMPLES, piece):
-        stop = min(start + piece, N_RESAMPLES)
-        # Drawing groups with replacement is drawing how often each occurs.
-        draws = rng.integers(n_groups, size=(stop - start, n_groups))
-        offsets = np.arange(stop - start)[:, None] * n_groups
-        counts = np.bincount((draws + offsets).ravel(), minlength=(stop - start) * n_groups)
-        weights = counts.reshape(stop - start, n_groups).astype(float)
-        means[start:stop] = (weights @ sums) / (weights @ sizes)[:, None]
+    means = np.concatenate(
+        [
+            (weights @ sums) / (weights @ sizes)[:, None]
+            for weights in resampled_groups(n_groups, seed=seed)
+        ]
+    )
     mean, least, most = array.mean(axis=0), array.min(axis=0), array.max(axis=0)
     if n_groups == 1:
         low, high = least, most
     else:
-        wider = spread * _few_groups(n_groups)
+        wider = spread * few_groups(n_groups)
         low, high = mean + wider * (np.quantile(means, [0.025, 0.975], axis=0) - mean)
         low, high = np.maximum(low, least), np.minimum(high, most)
     return [Estimate(*map(float, row)) for row in zip(mean, low, high, strict=True)]
 
 
-def _few_groups(n_groups: int) -> float:
+def resampled_groups(n_groups: int, *, seed: int) -> Iterator[NDArray[np.float64]]:
+    """How often each group occurs in each bootstrap resample, in pieces (n_resamples, n_groups).
+
+    Pieces are bounded in size, so that memory does not grow with the number of groups.
+    """
+    rng = np.random.default_rng(seed)
+    piece = max(1, min(N_RESAMPLES, _COUNTS_AT_ONCE // n_groups))
+    for start in range(0, N_RESAMPLES, piece):
+        rows = min(piece, N_RESAMPLES - start)
+        # Drawing groups with replacement is drawing how often each occurs.
+        draws = rng.integers(n_groups, size=(rows, n_groups))
+        offsets = np.arange(rows)[:, None] * n_groups
+        counts = np.bincount((draws + offsets).ravel(), minlength=rows * n_groups)
+        yield counts.reshape(rows, n_groups).astype(float)
+
+
+def few_groups(n_groups: int) -> float:
+    """Factor on the distances of bootstrap quantiles from the mean, for at least two groups."""
     z = t.ppf(0.975, np.inf)
     return float(t.ppf(0.975, n_groups - 1) / z * np.sqrt(n_groups / (n_groups - 1)))
 
@@ -271,8 +303,15 @@ def mcnemar_exact(first_correct: ArrayLike, second_correct: ArrayLike) -> float:
     return float(binomtest(only_first, only_first + only_second, 0.5).pvalue)
 
 
-def sign_flip_p(differences: ArrayLike, group_ids: Sequence[str], *, seed: int) -> float:
-    """One-sided p-value that paired differences are positive, by flipping the sign of groups.
+def sign_flip_p(
+    differences: ArrayLike,
+    group_ids: Sequence[str],
+    *,
+    seed: int,
+    spread: float = 1.0,
+    two_sided: bool = False,
+) -> float:
+    """p-value that paired differences are positive on average, by flipping the sign of groups.
 
     If neither of two classifiers is better, swapping them in a whole group changes nothing.
 
@@ -280,6 +319,10 @@ def sign_flip_p(differences: ArrayLike, group_ids: Sequence[str], *, seed: int) 
         differences: (n_items,), first minus second.
         group_ids: (n_items,), the group of each item; its items change sign together.
         seed: of the flips.
+        spread: factor on the standard deviation under the null, where groups are not independent
+            (`cross_validation_spread`), as `bootstrap_mean` widens the interval. What it adds is
+            normal: stretching the few values that counts take would often change none.
+        two_sided: whether differences are negative on average would count as well.
 
     Returns:
         share of sign patterns, the observed one included, with at least the observed mean.
@@ -287,7 +330,13 @@ def sign_flip_p(differences: ArrayLike, group_ids: Sequence[str], *, seed: int) 
     sums = np.bincount(group_codes(group_ids), weights=np.asarray(differences, dtype=float))
     rng = np.random.default_rng(seed)
     flipped = rng.choice([-1.0, 1.0], size=(N_RESAMPLES, len(sums))) @ sums
-    return float((1 + (flipped >= sums.sum() - 1e-9).sum()) / (1 + N_RESAMPLES))
+    if spread > 1:
+        shared = np.sqrt(spread**2 - 1) * np.linalg.norm(sums)
+        flipped = flipped + shared * rng.standard_normal(N_RESAMPLES)
+    observed = sums.sum()
+    if two_sided:
+        flipped, observed = np.abs(flipped), abs(observed)
+    return float((1 + (flipped >= observed - 1e-9).sum()) / (1 + N_RESAMPLES))
 
 
 def out_of_fold_threshold(

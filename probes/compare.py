@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from interp.errors import ProbeError
-from interp.statistics import bootstrap_mean, mcnemar_exact
+from interp.statistics import bootstrap_mean, mcnemar_exact, sign_flip_p
 from probes.results import ProbeSweep
 
 __all__ = ["compare_sweeps"]
+
+SIGNIFICANT: Final = 0.05
 
 
 def compare_sweeps(first: ProbeSweep, second: ProbeSweep, *, seed: int = 0) -> dict[str, Any]:
@@ -24,7 +26,8 @@ def compare_sweeps(first: ProbeSweep, second: ProbeSweep, *, seed: int = 0) -> d
 
     Returns:
         both accuracies with intervals, their difference (first minus second) with its group
-        bootstrap interval, the exact McNemar p, and the counts of items only one has right.
+        bootstrap interval, the p of flipping the sign of whole groups' differences, the exact
+        McNemar p (which takes items as independent), and the counts of items only one has right.
 
     Raises:
         ProbeError: the items or their labels differ.
@@ -50,18 +53,23 @@ def compare_sweeps(first: ProbeSweep, second: ProbeSweep, *, seed: int = 0) -> d
     spread = max(first.spread_nested, second.spread_nested)
     gap = bootstrap_mean(a.astype(float) - b, groups, seed=seed, spread=spread)
     low, high = 100 * gap.low, 100 * gap.high
-    p = mcnemar_exact(a, b)
-    differ = "differ" if gap.low > 0 or gap.high < 0 else "are not shown to differ"
+    n_groups = len(set(groups))
+    p = sign_flip_p(a.astype(float) - b, groups, seed=seed, spread=spread, two_sided=True)
+    mcnemar = mcnemar_exact(a, b)
+    apart = gap.low > 0 or gap.high < 0
+    differ = "differ" if apart and p <= SIGNIFICANT else "are not shown to differ"
+    caution = ", items as independent" if n_groups < first.n_items else ""
     return {
         "n_items": first.n_items,
-        "n_groups": len(set(groups)),
+        "n_groups": n_groups,
         "first": asdict(bootstrap_mean(a, groups, seed=seed, spread=first.spread_nested)),
         "second": asdict(bootstrap_mean(b, groups, seed=seed, spread=second.spread_nested)),
         "difference": asdict(gap),
         "only_first_right": int((a & ~b).sum()),
         "only_second_right": int((~a & b).sum()),
-        "p_mcnemar": p,
+        "p_groups": p,
+        "p_mcnemar": mcnemar,
         "same_folds": bool((first.fold == second.fold[order]).all()),
         "verdict": f"The nested accuracies {differ}: {100 * gap.value:+.1f} points "
-        f"[{low:+.1f}, {high:+.1f}], McNemar p = {p:.2g}.",
+        f"[{low:+.1f}, {high:+.1f}], p = {p:.2g} by groups (McNemar p = {mcnemar:.2g}{caution}).",
     }

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from interp.errors import ProbeError
+from interp.statistics import class_weights
 from interp.vocabulary import ProbeKind, Solver
 from probes.batched import decide_held_out
 from probes.closed import closed_decisions
@@ -36,8 +37,8 @@ class LayerFit:
 
     Attributes:
         decisions: (n_items, columns), each from probes without the item's fold.
-        inner_accuracy: (n_folds, inner) cross-validated accuracy inside each training part, at
-            the chosen strength, of the columns for which it was asked.
+        inner_accuracy: (n_folds, inner) cross-validated balanced accuracy inside each training
+            part, at the chosen strength, of the columns for which it was asked.
         C: (n_folds, columns) strengths that were used.
         instability: (n_folds, inner) share of verdicts on the fold's items that change when a
             further fold is left out of the training, mean over that fold.
@@ -122,9 +123,9 @@ def decide_layer(
 ) -> LayerFit:
     """Decide every item by probes without its fold.
 
-    With several strengths, each outer fold takes the one that is most accurate in cross-validation
-    over the other folds alone (the smallest of equally good ones); every label column chooses for
-    itself, so that a permutation goes through the whole procedure.
+    With several strengths, each outer fold takes the one of the highest balanced accuracy in
+    cross-validation over the other folds alone (the smallest of equally good ones); every label
+    column chooses for itself, so that a permutation goes through the whole procedure.
 
     Args:
         features: (n_items, d), an array or a sparse matrix.
@@ -159,9 +160,9 @@ def decide_layer(
 
     judged = labels if len(strengths) > 1 else labels[:, :inner]
     verdicts = _inner_verdicts(judged, folds, len(strengths), run)
-    accuracy = _inner_accuracy(verdicts, judged, folds)
+    accuracy, weights = _inner_accuracy(verdicts, judged, folds)
     if len(strengths) > 1:
-        chosen = _chosen(accuracy, one_standard_error)
+        chosen = _chosen(accuracy, weights, one_standard_error)
     else:
         chosen = np.zeros((n_folds, columns), int)
     decisions = np.empty((len(labels), columns))
@@ -207,28 +208,40 @@ def _inner_verdicts(
 
 def _inner_accuracy(
     verdicts: NDArray[np.bool_], labels: NDArray[np.bool_], folds: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """(n_folds, n_folds − 1, n_strengths, columns) accuracy inside the training part of each fold.
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Balanced accuracy of the inner folds inside the training part of each outer fold.
 
-    The second axis is the inner fold; each is weighted so that their mean is the mean over items.
+    Returns:
+        (n_folds, n_folds − 1, n_strengths, columns) accuracies of the inner folds, each times its
+        weight and n_folds − 1, so that their plain mean is the balanced accuracy of the training
+        part; and (n_folds, n_folds − 1, 1, columns) the weights, which sum to 1.
     """
     n_folds = int(folds.max()) + 1
-    sizes = np.bincount(folds, minlength=n_folds)
     found = np.empty((n_folds, n_folds - 1, *verdicts.shape[2:]))
+    shares = np.empty((n_folds, n_folds - 1, 1, labels.shape[1]))
     for outer in range(n_folds):
-        right = verdicts[:, outer] == labels[:, None]
+        training = folds != outer
+        right = (verdicts[training, outer] == labels[training, None]).astype(float)
+        weights = class_weights(labels[training])
+        right *= weights[:, None]
         for place, inside in enumerate(fold for fold in range(n_folds) if fold != outer):
-            share = right[folds == inside].sum(axis=0) / (len(folds) - sizes[outer])
-            found[outer, place] = share * (n_folds - 1)
-    return found
+            here = folds[training] == inside
+            found[outer, place] = right[here].sum(axis=0) / training.sum() * (n_folds - 1)
+            shares[outer, place, 0] = weights[here].sum(axis=0) / training.sum()
+    return found, shares
 
 
-def _chosen(accuracy: NDArray[np.float64], one_standard_error: bool) -> NDArray[np.int64]:
-    """(n_folds, columns) index of the strength, from the accuracy of `_inner_accuracy`."""
+def _chosen(
+    accuracy: NDArray[np.float64], weights: NDArray[np.float64], one_standard_error: bool
+) -> NDArray[np.int64]:
+    """(n_folds, columns) index of the strength, from what `_inner_accuracy` returns."""
     mean = accuracy.mean(axis=1)
     best: NDArray[np.int64] = mean.argmax(axis=1)
     if not one_standard_error:
         return best
-    error = accuracy.std(axis=1, ddof=1) / np.sqrt(accuracy.shape[1])
+    # The standard error of a weighted mean of folds; std / √folds where all weigh the same.
+    inner = accuracy.shape[1]
+    spread = accuracy / inner - weights * mean[:, None]
+    error = np.sqrt((spread**2).sum(axis=1) * inner / (inner - 1))
     needed = np.take_along_axis(mean - error, best[:, None], axis=1)
     return np.asarray((mean >= needed - 1e-12).argmax(axis=1))

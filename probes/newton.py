@@ -134,7 +134,8 @@ def minimise(space: Space, y: Tensor, c: float, start: State) -> tuple[State, fl
 
     A column is finished when its decisions are certified: the objective is strongly convex in the
     weights, so a gradient g leaves them at most ‖g‖ away, and a decision at most ‖g‖ times the
-    norm of its item.
+    norm of its item. Where rounding keeps that bound from being reached (C around 1e6), steps end
+    at `_MAX_STEPS`, and a relative gradient up to `RELATIVE_GRADIENT` is all that is known.
 
     Args:
         space: the items.

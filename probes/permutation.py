@@ -4,6 +4,11 @@ A permutation must be one that the null hypothesis allows: items of a group are 
 with items of another, but the label patterns of whole groups of one size are, and so are True and
 False inside a group that holds as many of one as of the other. Shuffling labels within groups
 whose items all have one label would change nothing, and is never done.
+
+Each scheme draws uniformly from a group of transformations, so its p is exact however little they
+change. What little change costs is power: where permuted labels are still mostly the real ones, the
+null distribution holds most of the signal. So the scheme is chosen, and refused, by the agreement
+of permuted with real labels that it leads to (`Agreement`).
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import lgamma, log
+from math import comb, lgamma, log
 from typing import Final, Literal
 
 import numpy as np
@@ -20,15 +25,52 @@ from numpy.typing import NDArray
 from interp.errors import ProbeError
 from interp.statistics import group_codes
 
-__all__ = ["NullTest", "Scheme", "choose_scheme", "draw_labels", "null_test"]
+__all__ = [
+    "Agreement",
+    "NullTest",
+    "Scheme",
+    "choose_scheme",
+    "draw_labels",
+    "label_agreement",
+    "null_test",
+]
 
-Scheme = Literal["group_flip", "group_exchange", "item_exchange"]
+Scheme = Literal[
+    "group_flip", "group_exchange", "group_exchange_flip", "group_exchange_within", "item_exchange"
+]
 """`group_flip`: all labels of a group are negated, or none, where every group is balanced.
 `group_exchange`: label patterns change places between groups of one size in one fold.
+`group_exchange_flip`: the same, then every group that is balanced is negated, or not.
+`group_exchange_within`: the same, and in groups that are neither balanced nor of one label the
+labels change places between the items.
 `item_exchange`: labels change places between items of one fold (groups were ignored)."""
 
 _FEWEST: Final = 20
 """With fewer distinct labellings, p could not reach 0.05."""
+
+_LITTLE_EXCESS: Final = 0.1
+"""Up to this excess agreement a scheme is taken without permuting more."""
+
+_MOST_EXCESS: Final = 0.5
+"""Above this excess agreement no test is made: it could hardly be significant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How much of the real labels permuted ones keep.
+
+    Attributes:
+        expected: mean share of items whose permuted label is the real one.
+        free: the same if all labels of a fold could change places.
+    """
+
+    expected: float
+    free: float
+
+    @property
+    def excess(self) -> float:
+        """0 where permuted labels say nothing of the real ones, 1 where they are the real ones."""
+        return (self.expected - self.free) / (1 - self.free) if self.free < 1 else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +95,11 @@ def choose_scheme(
 ) -> Scheme:
     """The scheme that these labels and groups allow.
 
+    Flips alone where every group is balanced; else exchanges, with flips of the balanced groups if
+    there are any. Labels change places inside the groups that are neither balanced nor of one label
+    only if permuted labels would otherwise keep too much of the real ones, since that takes the
+    items of such a group as exchangeable.
+
     Args:
         labels: (n_items,) of bool.
         group_ids: (n_items,).
@@ -60,25 +107,72 @@ def choose_scheme(
         grouped: False where the folds ignore groups.
 
     Raises:
-        ProbeError: the groups allow fewer than 20 labellings.
+        ProbeError: permuted labels would be mostly the real ones, or of fewer than 20 kinds.
     """
     if not grouped:
         return "item_exchange"
     codes = group_codes(group_ids)
     n_true, sizes = np.bincount(codes, weights=labels), np.bincount(codes)
-    if (2 * n_true == sizes).all():
-        scheme: Scheme = "group_flip"
-        distinct = len(sizes) * log(2)
-    else:
-        scheme = "group_exchange"
-        distinct = _log_exchanges(labels, codes, folds)
-    if distinct < log(_FEWEST):
+    balanced = 2 * n_true == sizes
+    constant = (n_true == 0) | (n_true == sizes)
+    scheme: Scheme = "group_flip"
+    if not balanced.all():
+        scheme = "group_exchange_flip" if balanced.any() else "group_exchange"
+        found = label_agreement(scheme, labels, group_ids, folds)
+        if found.excess > _LITTLE_EXCESS and not (balanced | constant).all():
+            scheme = "group_exchange_within"
+    found = label_agreement(scheme, labels, group_ids, folds)
+    if found.excess > _MOST_EXCESS:
         raise ProbeError(
-            f"Exchanging whole groups gives fewer than {_FEWEST} distinct labellings of these "
-            f"{len(labels)} items ({len(sizes)} groups), so no permutation test can be "
-            f"significant. Use --permutations 0, or more groups of equal size."
+            f"Labels that are permuted as these {len(sizes)} groups allow ({scheme}) agree with "
+            f"the real ones on {found.expected:.0%} of the {len(labels)} items ({found.free:.0%} "
+            f"if all could change places), so no permutation test can be significant. Use "
+            f"--permutations 0, more groups of equal size, or groups of both labels."
+        )
+    if _log_labellings(scheme, labels, codes, folds) < log(_FEWEST):
+        raise ProbeError(
+            f"These {len(labels)} items in {len(sizes)} groups have fewer than {_FEWEST} distinct "
+            f"labellings ({scheme}), so no permutation test can be significant. Use "
+            f"--permutations 0, or more groups of equal size."
         )
     return scheme
+
+
+def label_agreement(
+    scheme: Scheme, labels: NDArray[np.bool_], group_ids: Sequence[str], folds: NDArray[np.int64]
+) -> Agreement:
+    """The agreement of permuted with real labels, in closed form.
+
+    Args:
+        scheme: how labels are permuted.
+        labels: (n_items,) of bool.
+        group_ids: (n_items,).
+        folds: (n_items,).
+    """
+    shares = np.bincount(folds, weights=labels) / np.maximum(np.bincount(folds), 1)
+    free = shares[folds]
+    # Mean permuted label of every item.
+    expected = np.full(len(labels), 0.5)
+    if scheme == "item_exchange":
+        expected = free
+    elif scheme != "group_flip":
+        for members in _members(group_codes(group_ids), folds):
+            patterns = labels[members].astype(float)
+            share = patterns.mean(axis=1, keepdims=True)
+            mixed = _averaged(scheme, share)
+            expected[members] = np.where(mixed, share, patterns).mean(axis=0)
+    return Agreement(_agreeing(labels, expected), _agreeing(labels, free))
+
+
+def _agreeing(labels: NDArray[np.bool_], expected: NDArray[np.float64]) -> float:
+    return float(np.where(labels, expected, 1 - expected).mean())
+
+
+def _averaged(scheme: Scheme, share: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Whether a group with this share of True changes inside, so that its mean label is that."""
+    if scheme == "group_exchange":
+        return np.zeros(share.shape, dtype=bool)
+    return np.ones(share.shape, bool) if scheme == "group_exchange_within" else share == 0.5
 
 
 def _members(codes: NDArray[np.int64], folds: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -90,14 +184,27 @@ def _members(codes: NDArray[np.int64], folds: NDArray[np.int64]) -> list[NDArray
     return [np.stack(groups) for groups in by_kind.values()]
 
 
-def _log_exchanges(
-    labels: NDArray[np.bool_], codes: NDArray[np.int64], folds: NDArray[np.int64]
+def _log_labellings(
+    scheme: Scheme, labels: NDArray[np.bool_], codes: NDArray[np.int64], folds: NDArray[np.int64]
 ) -> float:
-    """Logarithm of the number of distinct labellings that exchanges reach."""
+    """Logarithm of the number of distinct labellings that the scheme reaches."""
     total = 0.0
     for members in _members(codes, folds):
-        patterns = Counter(labels[rows].tobytes() for rows in members)
-        total += lgamma(len(members) + 1) - sum(lgamma(k + 1) for k in patterns.values())
+        kinds: Counter[bytes] = Counter()
+        size = members.shape[1]
+        for rows in members:
+            pattern, n_true = labels[rows], int(labels[rows].sum())
+            kind = pattern.tobytes()
+            if 2 * n_true == size and scheme not in ("group_exchange", "item_exchange"):
+                total += log(2)
+                # A pattern and its negation are the same up to a flip.
+                kind = (pattern ^ pattern[0]).tobytes()
+            elif scheme == "group_exchange_within":
+                total += log(comb(size, n_true))
+                kind = np.sort(pattern).tobytes()
+            kinds[kind] += 1
+        if scheme != "group_flip":
+            total += lgamma(len(members) + 1) - sum(lgamma(k + 1) for k in kinds.values())
     return total
 
 
@@ -119,7 +226,15 @@ def draw_labels(
         return drawn ^ flips[codes]
     for members in _members(codes, folds):
         for column in range(n_permutations):
-            drawn[members, column] = labels[members[rng.permutation(len(members))]]
+            patterns = labels[members[rng.permutation(len(members))]]
+            if scheme in ("group_exchange_flip", "group_exchange_within"):
+                balanced = 2 * patterns.sum(axis=1, keepdims=True) == patterns.shape[1]
+                flips = rng.random((len(members), 1)) < 0.5
+                inside = patterns
+                if scheme == "group_exchange_within":
+                    inside = rng.permuted(patterns, axis=1)
+                patterns = np.where(balanced, patterns ^ flips, inside)
+            drawn[members, column] = patterns
     return drawn
 
 

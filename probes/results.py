@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from interp.errors import ResultError
 from interp.files import atomic_path, require_file
-from interp.statistics import Estimate, bootstrap_mean, cross_validation_spread
+from interp.statistics import Estimate, bootstrap_mean, class_weights, cross_validation_spread
 from interp.vocabulary import Grouping, ProbeKind, Solver
 from probes.permutation import Scheme
 from probes.transfer import Transfer, TransferPlan
@@ -43,7 +43,7 @@ class ProbeSweep:
         decision_values_pre0: (n_items,), the same on the embedding stream.
         C: (n_layers, n_folds) inverse L2 strength that was used.
         layers_nested: (n_folds,) layer chosen on the training part of each outer fold.
-        inner_accuracy: (n_folds, n_layers) accuracy that the choice was made by.
+        inner_accuracy: (n_folds, n_layers) balanced accuracy that the choice was made by.
         instability: (n_folds, n_layers) share of the fold's verdicts that change when a further
             fold is left out of the training.
         seed: of the folds.
@@ -56,7 +56,7 @@ class ProbeSweep:
         relative_gradient: largest gradient norm at a solution, relative to the one at zero weights;
             None if the solver does not say.
         scheme: how labels were permuted; None without permutations.
-        null_scores: (n_layers, n_permutations) accuracy on permuted labels.
+        null_scores: (n_layers, n_permutations) balanced accuracy on permuted labels.
         own_logits: (n_items,) the model's own logit of True minus that of False after the answer
             stub; empty where the cache holds none.
         transfers: decisions about categories or templates that were held out.
@@ -144,8 +144,18 @@ class ProbeSweep:
 
     @property
     def best_layer(self) -> int:
-        """The most accurate layer on the reported folds; its accuracy is optimistic."""
-        return int(self.correct.mean(axis=0).argmax())
+        """Layer of the highest balanced accuracy on the reported folds: optimistic."""
+        return int(self.scores.argmax())
+
+    @property
+    def scores(self) -> NDArray[np.float64]:
+        """(n_layers,) balanced accuracy, what layers are compared and tested by.
+
+        The very accuracy where both classes are equally large. Where they are not, a probe that
+        always says the commoner one would outdo one that tells them apart.
+        """
+        weights = class_weights(self.label)
+        return np.asarray((weights[:, None] * self.correct).mean(axis=0))
 
 
 def write_arrays(path: Path, sweep: ProbeSweep) -> None:

@@ -14,18 +14,29 @@ from interp.statistics import (
     Estimate,
     bootstrap_mean,
     calibrate,
+    class_weights,
     cross_validation_spread,
     score_decisions,
     sign_flip_p,
 )
 from probes.control import recurring
-from probes.permutation import null_test
+from probes.intervals import score_intervals
+from probes.permutation import label_agreement, null_test
 from probes.results import ProbeSweep, write_arrays
 from probes.transfer import Transfer
 
 __all__ = ["summarise", "write_sweep"]
 
 SIGNIFICANT: Final = 0.05
+
+GROUPS_IGNORED: Final = "Groups ignored, p not valid"
+"""Items of one group on both sides of a split leak, and permuted items are not independent."""
+
+_UNEQUAL: Final = 0.4
+"""Below this share of the rarer class, verdicts that are all one label are a matter of it."""
+
+_MUCH_EXCESS: Final = 0.2
+"""Above this excess agreement of permuted with real labels the test is called weak."""
 
 
 def summarise(sweep: ProbeSweep, untrained: ProbeSweep | None = None) -> dict[str, Any]:
@@ -57,6 +68,14 @@ def summarise(sweep: ProbeSweep, untrained: ProbeSweep | None = None) -> dict[st
     null, by_layer = _null(sweep)
     controls, selectivity = _controls(sweep)
     wording = _wording(sweep)
+    score_ends, category_ends = score_intervals(
+        sweep.label,
+        sweep.decision_values_nested,
+        sweep.category,
+        sweep.group_id,
+        seed=sweep.seed,
+        spread=sweep.spread_nested,
+    )
     return {
         "n_items": sweep.n_items,
         "n_groups": len(set(sweep.group_id)),
@@ -75,6 +94,7 @@ def summarise(sweep: ProbeSweep, untrained: ProbeSweep | None = None) -> dict[st
         "accuracy_nested_interval": [nested.low, nested.high],
         "interval_widened_by": sweep.spread_nested,
         "scores_nested": scores(sweep.decision_values_nested),
+        "scores_nested_intervals": score_ends,
         "reliability_nested": [
             asdict(part) for part in calibrate(sweep.label, sweep.decision_values_nested).bins
         ],
@@ -86,16 +106,18 @@ def summarise(sweep: ProbeSweep, untrained: ProbeSweep | None = None) -> dict[st
         "accuracy_embedding_interval": [pre0.low, pre0.high],
         **_own_answer(sweep),
         "majority_class": float(max(sweep.label.mean(), 1 - sweep.label.mean())),
+        "accuracy_is_majority_class": always_commoner(sweep),
         **null,
         **wording,
         "control_tasks": controls,
         "transfer": {t.plan.kind: _transfer(sweep, t) for t in sweep.transfers},
         "untrained": None if untrained is None else _untrained(sweep, untrained),
-        "verdict": _verdict(null["p_familywise"], wording),
+        "verdict": _verdict(sweep, null["p_familywise"], wording),
         "by_category": {
             category: float(sweep.correct_nested[[c == category for c in sweep.category]].mean())
             for category in dict.fromkeys(sweep.category)
         },
+        "by_category_intervals": category_ends,
         "layers": [
             {
                 "layer": layer,
@@ -120,11 +142,22 @@ def _null(sweep: ProbeSweep) -> tuple[dict[str, Any], list[dict[str, float | Non
     """The permutation test: fields of the summary, and of every layer's row."""
     n_permutations = sweep.null_scores.shape[1]
     head: dict[str, Any] = {"scheme": sweep.scheme, "n_permutations": n_permutations}
+    head |= {"permuted_agreement": None, "permuted_agreement_free": None, "permuted_warning": None}
+    if sweep.scheme is not None:
+        found = label_agreement(sweep.scheme, sweep.label, sweep.group_id, sweep.fold)
+        head["permuted_agreement"] = found.expected
+        head["permuted_agreement_free"] = found.free
+        if found.excess > _MUCH_EXCESS:
+            head["permuted_warning"] = (
+                f"Permuted labels agree with the real ones on {found.expected:.0%} of the items "
+                f"({found.free:.0%} if all could change places): the test is valid but weak, so a "
+                f"large p says little."
+            )
     names = ("p", "p_adjusted", "null_low", "null_high")
     if not n_permutations:
         empty: dict[str, float | None] = dict.fromkeys(names)
         return head | {"p_familywise": None}, [empty for _ in range(sweep.n_layers)]
-    test = null_test(sweep.correct.mean(axis=0), sweep.null_scores)
+    test = null_test(sweep.scores, sweep.null_scores)
     columns = (test.p, test.p_adjusted, *test.quantiles.T)
     rows: list[dict[str, float | None]] = [
         dict(zip(names, map(float, row), strict=True)) for row in zip(*columns, strict=True)
@@ -199,12 +232,14 @@ def _untrained(sweep: ProbeSweep, untrained: ProbeSweep) -> dict[str, Any]:
     """Nested accuracy with random weights, and what training adds, item by item."""
     own = untrained.estimate_nested(untrained.correct_nested)
     gain = sweep.correct_nested.astype(float) - untrained.correct_nested
+    # Either side may be noise whose groups depend on each other.
+    spread = max(sweep.spread_nested, untrained.spread_nested)
     return {
         "accuracy_nested": own.value,
         "accuracy_nested_interval": [own.low, own.high],
         "accuracy_by_layer": untrained.correct.mean(axis=0).tolist(),
-        "gain": asdict(sweep.estimate_nested(gain)),
-        "p": sign_flip_p(gain, sweep.group_id, seed=sweep.seed),
+        "gain": asdict(bootstrap_mean(gain, sweep.group_id, seed=sweep.seed, spread=spread)),
+        "p": sign_flip_p(gain, sweep.group_id, seed=sweep.seed, spread=spread),
         "model_id": untrained.manifest["model"]["model_id"],
     }
 
@@ -231,6 +266,7 @@ def _wording(sweep: ProbeSweep) -> dict[str, Any]:
     """The text baselines, and whether the nested probe beats the best of them."""
     correct = {name: (values > 0) == sweep.label for name, values in sweep.baselines.items()}
     accuracy = {name: float(right.mean()) for name, right in correct.items()}
+    weights = class_weights(sweep.label)
     if not accuracy:
         return {
             "text_baselines": {},
@@ -239,19 +275,59 @@ def _wording(sweep: ProbeSweep) -> dict[str, Any]:
             "gain_over_text": None,
             "p_beyond_wording": None,
         }
-    best = max(accuracy, key=accuracy.__getitem__)
-    gain = sweep.correct_nested.astype(float) - correct[best]
+    # In balanced accuracy, like every comparison with a null.
+    balanced = {name: float((weights * right).mean()) for name, right in correct.items()}
+    best = max(balanced, key=balanced.__getitem__)
+    gain = weights * (sweep.correct_nested.astype(float) - correct[best])
     return {
         "text_baselines": accuracy,
         "text_baseline": best,
         "text_baseline_accuracy": accuracy[best],
         "gain_over_text": asdict(sweep.estimate_nested(gain)),
-        "p_beyond_wording": sign_flip_p(gain, sweep.group_id, seed=sweep.seed),
+        "p_beyond_wording": sign_flip_p(
+            gain, sweep.group_id, seed=sweep.seed, spread=sweep.spread_nested
+        ),
     }
 
 
-def _verdict(p_familywise: float | None, wording: dict[str, Any]) -> str:
-    """One sentence that follows from the numbers: both tests must be passed where both were run."""
+def _verdict(sweep: ProbeSweep, p_familywise: float | None, wording: dict[str, Any]) -> str:
+    """One sentence that follows from the numbers, and says first if they cannot be trusted."""
+    found = _one_sided(sweep, p_familywise, wording) or _answer(p_familywise, wording)
+    return found if sweep.grouping == "group" else f"{GROUPS_IGNORED}: {found}"
+
+
+def _one_sided(
+    sweep: ProbeSweep, p_familywise: float | None, wording: dict[str, Any]
+) -> str | None:
+    """What to say where probes of unequal classes hardly ever say the rarer one: not `no`."""
+    known = [p for p in (p_familywise, wording["p_beyond_wording"]) if p is not None]
+    if not known or max(known) <= SIGNIFICANT or not always_commoner(sweep):
+        return None
+    layer = max(range(sweep.n_layers), key=lambda k: _auroc_of(sweep, k))
+    return (
+        f"Not decided: the probes hardly ever say {sweep.label.mean() < 0.5!s}, the label of "
+        f"{min(sweep.label.mean(), 1 - sweep.label.mean()):.0%} of the items, so their accuracy is "
+        f"that of always saying the other and tells nothing (p = {max(known):.2g}; AUROC up to "
+        f"{_auroc_of(sweep, layer):.2f}, at layer {layer}). Use a larger --C or --C auto, or items "
+        f"with as many True as False."
+    )
+
+
+def _auroc_of(sweep: ProbeSweep, layer: int) -> float:
+    return _auroc(sweep.label, sweep.decision_values[:, layer]) or 0.0
+
+
+def always_commoner(sweep: ProbeSweep) -> bool:
+    """Whether nested verdicts of clearly unequal classes are nearly all for the commoner one."""
+    share = float(sweep.label.mean())
+    rarer = sweep.decision_values_nested > 0
+    if share > 0.5:
+        share, rarer = 1 - share, ~rarer
+    return share < _UNEQUAL and float(rarer.mean()) < share / 2
+
+
+def _answer(p_familywise: float | None, wording: dict[str, Any]) -> str:
+    """The verdict of the numbers: both tests must be passed where both were run."""
     beyond = wording["p_beyond_wording"]
     known = [p for p in (p_familywise, beyond) if p is not None]
     if beyond is None:

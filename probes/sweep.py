@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from activations import ActivationCache
 from interp.errors import ProbeError
 from interp.items import Item
+from interp.statistics import class_weights
 from interp.vocabulary import Grouping, ProbeKind, Solver, TransferKind
 from probes.baselines import text_baselines
 from probes.control import control_tasks, count_right
@@ -21,6 +22,9 @@ from probes.splits import check_folds, make_folds
 from probes.transfer import Transfer, plan_transfer, run_transfer
 
 __all__ = ["sweep_layers"]
+
+_NAMED: Final = 5
+"""Items that an error names."""
 
 
 def sweep_layers(
@@ -122,12 +126,18 @@ def sweep_layers(
     ends = np.cumsum([part.shape[1] for part in parts])[:-1]
     control_right: dict[str, list[NDArray[np.int64]]] = {name: [] for name in tasks}
 
+    # First: rows that an unfinished cache lacks are found before anything is computed.
+    pre0 = _finite(cache.resid_pre0(), "the embedding stream", cache.item_id)
+    decision_pre0 = fit(pre0, labels[:, None], 0).decisions[:, 0]
+    del pre0
+    progress(1)
     n_folds = int(folds.max()) + 1
     decisions = np.empty((cache.n_items, cache.n_layers))
     inner_accuracy = np.empty((n_folds, cache.n_layers))
     instability = np.empty((n_folds, cache.n_layers))
     used = np.empty((cache.n_layers, n_folds))
     null_scores = np.empty((cache.n_layers, n_permutations))
+    permuted_weights = class_weights(permuted)
     for layer in range(cache.n_layers):
         activations = _finite(cache.resid_post(layer), f"layer {layer}", cache.item_id)
         found = fit(activations, columns, 1)
@@ -136,15 +146,12 @@ def sweep_layers(
         instability[:, layer] = found.instability[:, 0]
         used[layer] = found.C[:, 0]
         _, by_permuted, *by_control = np.split(found.decisions > 0, ends, axis=1)
-        null_scores[layer] = (by_permuted == permuted).mean(axis=0)
+        null_scores[layer] = (permuted_weights * (by_permuted == permuted)).mean(axis=0)
         for (name, task), said in zip(tasks.items(), by_control, strict=True):
             control_right[name].append(count_right(task, said, folds))
         for plan, by_layer in zip(plans, carried, strict=True):
             by_layer.append(run_transfer(plan, activations, labels, folds, strengths, decide))
         progress(1)
-    pre0 = _finite(cache.resid_pre0(), "the embedding stream", cache.item_id)
-    decision_pre0 = fit(pre0, labels[:, None], 0).decisions[:, 0]
-    progress(1)
     return ProbeSweep(
         item_id=cache.item_id,
         label=labels,
@@ -194,8 +201,10 @@ def _finite(
 ) -> NDArray[np.float32]:
     bad = np.flatnonzero(~np.isfinite(activations).all(axis=1))
     if len(bad):
+        named = ", ".join(repr(item_ids[index]) for index in bad[:_NAMED])
+        more = ", …" if len(bad) > _NAMED else ""
         raise ProbeError(
-            f"{len(bad)} items have activations that are not finite at {where} (first: "
-            f"{item_ids[bad[0]]!r}). Extract again."
+            f"{len(bad)} of {len(item_ids)} items have activations that are not finite at {where}: "
+            f"{named}{more}. Extract again; an unfinished cache is completed by the same command."
         )
     return activations

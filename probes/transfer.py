@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.errors import ProbeError
+from interp.statistics import class_weights
 from interp.vocabulary import TransferKind
 from probes.layer import Decide
 
@@ -145,7 +146,7 @@ def run_transfer(
     strengths: Sequence[float],
     decide: Decide,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """One layer: (n_items,) decisions and (n_parts,) accuracy inside the training parts."""
+    """One layer: (n_items,) decisions, (n_parts,) balanced accuracy inside the training parts."""
 
     def fit(train: NDArray[np.bool_], shown: NDArray[np.bool_]) -> NDArray[np.float64]:
         return decide(features[train], features[shown], labels[train, None], strengths)[0][:, :, 0]
@@ -154,10 +155,12 @@ def run_transfer(
     accuracy = np.empty(len(plan.training))
     for index, kept in enumerate(plan.training):
         right = np.zeros(len(strengths))
+        weights = np.zeros(len(labels))
+        weights[kept] = class_weights(labels[kept])
         for fold in range(int(folds.max()) + 1):
             judged = kept & (folds == fold)
             said = fit(kept & (folds != fold), judged) > 0
-            right += (said == labels[judged, None]).sum(axis=0)
+            right += (weights[judged, None] * (said == labels[judged, None])).sum(axis=0)
         best = int(right.argmax())
         accuracy[index] = right[best] / kept.sum()
         held = plan.part == index

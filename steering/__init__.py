@@ -10,7 +10,7 @@ _run_path(str(_Path(__file__).parents[1] / "interp" / "guard.py"))["require_sibl
 
 from steering.directions import fold_direction  # noqa: E402
 from steering.hooks import steer  # noqa: E402
-from steering.interventions import Intervention, add, clamp, project_out  # noqa: E402
+from steering.interventions import Intervention, add, clamp, erase, project_out  # noqa: E402
 from steering.plan import CONDITIONS, Condition, SignedItems  # noqa: E402
 from steering.positions import POSITIONS, Positions  # noqa: E402
 from steering.projections import clamped, erased, projected_out  # noqa: E402
@@ -29,6 +29,7 @@ __all__ = [
     "add",
     "clamp",
     "clamped",
+    "erase",
     "erased",
     "fold_direction",
     "project_out",

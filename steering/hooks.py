@@ -46,8 +46,9 @@ def steer(
             and come without an `attention_mask`. A mask is believed before this is.
 
     Raises:
-        SteeringError: a compiled model, a direction of another width, a layer out of range,
-            coefficients for another number of sequences, or a pass whose tokens cannot be placed.
+        SteeringError: a compiled model, a direction of another width (or of another model, where
+            a backend tells its name), a layer out of range, coefficients for another number of
+            sequences, or a pass whose tokens cannot be placed.
     """
     module = getattr(model, "model", model) if not isinstance(model, nn.Module) else model
     if not isinstance(module, nn.Module):
@@ -61,6 +62,8 @@ def steer(
     name = str(getattr(model, "model_id", type(module).__name__))
     for intervention in interventions:
         require_fit(intervention, width, len(blocks), name)
+        if module is not model:
+            _require_same_model(intervention, name)
     tracker = _Tracker(prompt_lengths, lengths)
     owner = _owner(module, blocks)
     handle = owner.register_forward_pre_hook(tracker.before, prepend=True, with_kwargs=True)
@@ -77,12 +80,29 @@ def require_fit(intervention: Intervention, d_model: int, n_layers: int, name: s
     if intervention.d_model != d_model:
         raise SteeringError(
             f"The direction has {intervention.d_model} entries, but {name} has d_model {d_model}: "
-            f"it belongs to another model ({intervention.model_id})."
+            f"it belongs to another model ({intervention.model_id or 'not named'})."
         )
     if not 0 <= intervention.layer < n_layers:
         raise SteeringError(
             f"The direction is for layer {intervention.layer}, but {name} has layers 0 to "
             f"{n_layers - 1}."
+        )
+
+
+def _require_same_model(intervention: Intervention, name: str) -> None:
+    """A backend knows its model's name; a user's own object does not, only a path of its files.
+
+    A model and the same with an adapter (`name+adapter`) share a stream, so either fits the other.
+    """
+    made_for = intervention.model_id
+    if not made_for or intervention.any_model:
+        return
+    shorter, longer = sorted((made_for, name), key=len)
+    if longer != shorter and not longer.startswith(shorter + "+"):
+        raise SteeringError(
+            f"The direction was read from {made_for!r}, not from {name!r}; residual streams of two "
+            f"models have nothing in common. Fit one on a cache of {name!r}, or steer the model "
+            f"object itself, where only width and layer are checked."
         )
 
 

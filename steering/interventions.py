@@ -12,13 +12,13 @@ from einops import einsum
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.direction import Direction
+from interp.direction import Direction, Eraser
 from interp.errors import SteeringError
 from interp.vocabulary import HookPoint
 from steering.positions import Positions, require_positions
-from steering.projections import clamped, projected_out
+from steering.projections import clamped, erased, projected_out
 
-__all__ = ["AlphaUnit", "Intervention", "add", "added", "clamp", "project_out", "shift"]
+__all__ = ["AlphaUnit", "Intervention", "add", "added", "clamp", "erase", "project_out", "shift"]
 
 AlphaUnit = Literal["median", "absolute"]
 """`median`: alpha counts median residual norms of the layer; `absolute`: it is the norm added."""
@@ -36,7 +36,9 @@ class Intervention:
             batch that it belongs to (k,), to new hidden states; must not write in place.
         d_model: width that it was made for.
         n_rows: number of sequences that it was made for; None fits any batch.
-        model_id: model that its direction was read from, for error messages.
+        model_id: model that its direction was read from; empty where that is not known.
+        any_model: `model_id` is only another program's hint, so that width and layer decide alone
+            whether a model fits.
     """
 
     layer: int
@@ -46,6 +48,7 @@ class Intervention:
     d_model: int
     n_rows: int | None
     model_id: str
+    any_model: bool = False
 
 
 def added(hidden: Tensor, vectors: Tensor, coefficients: Tensor) -> Tensor:
@@ -118,6 +121,56 @@ def clamp(
     return _along(direction, _numbers(target, "target"), positions, clamped)
 
 
+def erase(
+    eraser: Eraser,
+    layer: int,
+    strength: float | Sequence[float] = 1.0,
+    *,
+    positions: str = "last_prompt",
+    hook_point: HookPoint = "resid_post",
+    model_id: str = "",
+) -> Intervention:
+    """Erase a concept by LEACE's affine edit: both classes keep no difference of their means.
+
+    Args:
+        eraser: from `interp.direction.fit_eraser` on activations of this layer and hook point.
+        layer: 0-based block index.
+        strength: share of the edit, one number or one a sequence; 0 leaves a sequence as it is.
+        positions: see `add`.
+        hook_point: `resid_post` or `resid_pre`.
+        model_id: model whose activations were fitted, if a backend is to check it.
+
+    Raises:
+        SteeringError: a strength or the eraser is not finite, the layer is negative, or the policy
+            is unknown.
+    """
+    sizes = torch.from_numpy(_numbers(strength, "strength"))
+    parts = [torch.from_numpy(part) for part in (eraser.write, eraser.read, eraser.mean)]
+    if not all(bool(part.isfinite().all()) for part in parts):
+        raise SteeringError("The eraser holds numbers that are not finite. Fit it again.")
+    if layer < 0:
+        raise SteeringError(f"The layer to erase at is {layer}; layers count from 0.")
+
+    def change(hidden: Tensor, row: Tensor) -> Tensor:
+        write, read, mean = (part.expand(len(row), -1) for part in parts)
+        return erased(hidden, write, read, mean, _by_row(sizes, row))
+
+    return Intervention(
+        layer=layer,
+        hook_point=hook_point,
+        positions=require_positions(positions),
+        change=change,
+        d_model=len(parts[0]),
+        n_rows=len(sizes) if len(sizes) > 1 else None,
+        model_id=model_id,
+    )
+
+
+def _by_row(sizes: Tensor, row: Tensor) -> Tensor:
+    """(k,) the number of each token's sequence; a single one counts for all."""
+    return sizes.to(row.device)[row if len(sizes) > 1 else torch.zeros_like(row)]
+
+
 def _numbers(value: float | Sequence[float], what: str) -> NDArray[np.float64]:
     """One entry for a number, so that it fits any batch."""
     found = np.atleast_1d(np.asarray(value, dtype=np.float64))
@@ -135,8 +188,7 @@ def _along(
     vector, sizes = torch.from_numpy(direction.vector), torch.from_numpy(amounts)
 
     def change(hidden: Tensor, row: Tensor) -> Tensor:
-        at = row if len(sizes) > 1 else torch.zeros_like(row)
-        return function(hidden, vector.expand(len(row), -1), sizes.to(row.device)[at])
+        return function(hidden, vector.expand(len(row), -1), _by_row(sizes, row))
 
     return Intervention(
         layer=direction.layer,
@@ -146,6 +198,7 @@ def _along(
         d_model=len(vector),
         n_rows=len(sizes) if len(sizes) > 1 else None,
         model_id=direction.model_id,
+        any_model=direction.method == "file",
     )
 
 
@@ -179,4 +232,5 @@ def shift(
         d_model=table.shape[1],
         n_rows=rows if rows > 1 else None,
         model_id=place.model_id,
+        any_model=place.method == "file",
     )

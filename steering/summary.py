@@ -89,7 +89,9 @@ def summarise(sweep: SteeringSweep, rows: list[dict[str, Any]]) -> dict[str, Any
         **differences,
         "null": null,
         "grid": _grid(sweep, rows),
-        "verdict": _verdict(found, null, oracle="oracle" in right),
+        "verdict": _verdict(
+            found, null, oracle="oracle" in right, always=_always(sweep.verdicts[0])
+        ),
         "manifest": dict(sweep.manifest),
     }
     if "random" in right:
@@ -203,7 +205,18 @@ def _points(e: Estimate) -> str:
     return f"{100 * e.value:+.1f} points [{100 * e.low:+.1f}, {100 * e.high:+.1f}]"
 
 
-def _verdict(found: Mapping[str, Estimate], null: Mapping[str, Any] | None, *, oracle: bool) -> str:
+def _always(verdicts: NDArray[np.bool_]) -> bool | None:
+    """The verdict that every item is given; None where they differ."""
+    return bool(verdicts[0]) if (verdicts == verdicts[0]).all() else None
+
+
+def _verdict(
+    found: Mapping[str, Estimate],
+    null: Mapping[str, Any] | None,
+    *,
+    oracle: bool,
+    always: bool | None,
+) -> str:
     """One sentence that follows from the paired differences."""
     parts = []
 
@@ -236,6 +249,9 @@ def _verdict(found: Mapping[str, Estimate], null: Mapping[str, Any] | None, *, o
         parts.append(
             f"the same direction with one sign for all items {words} it ({_points(fixed)})"
         )
+    if parts and always is not None:
+        # Half of the pushes then go where the verdict already is, and cannot be seen in it.
+        parts.insert(0, f"unsteered, the model says {always} to every item")
     if not parts:
         return "Neither `signed` nor `fixed` was run, so there is nothing to conclude."
     sentence = "; ".join(parts)

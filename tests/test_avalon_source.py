@@ -41,7 +41,7 @@ def paper_sized():
 
 @pytest.fixture(scope="module", params=ABILITIES)
 def many(request):
-    return draw(f"avalon:abilities={request.param}", n=600, seed=3)
+    return draw(f"avalon:abilities={request.param}", n=2000, seed=3)
 
 
 def prompt(item) -> str:
@@ -157,7 +157,7 @@ def test_neither_length_nor_template_gives_the_label_away(many) -> None:
         [len(item.statement.split()) for item in many],
         [len(prompt(item)) for item in many],
     ):
-        assert abs(np.corrcoef(lengths, labels)[0, 1]) < 0.08
+        assert abs(np.corrcoef(lengths, labels)[0, 1]) < 0.03
     by_template = Counter((item.metadata["template"], item.label) for item in many)
     for template, _ in by_template:
         assert by_template[template, True] == by_template[template, False]

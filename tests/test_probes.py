@@ -202,7 +202,7 @@ def test_the_best_layer_flatters_and_the_nested_one_does_not() -> None:
 def test_labels_that_are_missing_and_activations_that_are_not_finite_are_named() -> None:
     cache = noise_cache(np.random.default_rng(0))
     cache.layers[7, 1, 0] = np.nan
-    with pytest.raises(ProbeError, match=r"not finite at layer 1 \(first: 'i7'\)"):
+    with pytest.raises(ProbeError, match=r"not finite at layer 1: 'i7'\. Extract"):
         sweep(cache)
     cache = noise_cache(np.random.default_rng(0))
     cache.label[3] = -1

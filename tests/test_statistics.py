@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import t
+from scipy.stats import norm, t
 from sklearn import metrics
 
 from interp.statistics import (
@@ -192,3 +192,11 @@ def test_sign_flips_by_hand() -> None:
     assert p == pytest.approx(1 / 8, abs=0.02)
     assert sign_flip_p([0, 0], ["a", "b"], seed=0) == 1.0
     assert sign_flip_p([-1, -1, -1, -1], ["a", "b", "c", "d"], seed=0) == pytest.approx(1)
+    # Both signs count: two of eight patterns.
+    three = ([-1, -1, -1], ["a", "b", "c"])
+    assert sign_flip_p(*three, seed=0, two_sided=True) == pytest.approx(1 / 4, abs=0.02)
+    # Means of 3, 1, -1 and -3 with a normal of the variance that makes it four times theirs, 3.
+    wide = sign_flip_p([1, 1, 1], ["a", "b", "c"], seed=0, spread=2)
+    reach = norm.sf([0, 2, 4, 6], scale=3) @ [1, 3, 3, 1] / 8
+    assert wide == pytest.approx(reach, abs=0.02)
+    assert sign_flip_p([0, 0], ["a", "b"], seed=0, spread=2) == 1.0

@@ -273,6 +273,13 @@ def test_the_verdict_follows_from_the_paired_intervals() -> None:
     assert summary["signed_minus_writer"] == {"value": 0.0, "low": 0.0, "high": 0.0}
     worse = sweep_of({(BASELINE, ""): good, ("signed", ""): base, ("random", "+0"): good})
     assert "lowers the accuracy" in summarise(worse, cell_rows(worse))["verdict"]
+    # A model that always says the same can only show the pushes the other way.
+    assert "to every item" not in verdict
+    odd = np.arange(100) % 2 == 1
+    for said, always in ((~odd, True), (odd, False)):
+        stuck = sweep_of({(BASELINE, ""): said, ("signed", ""): good})
+        words = summarise(stuck, cell_rows(stuck))["verdict"]
+        assert words.startswith(f"Unsteered, the model says {always} to every item; steering")
     (row,) = (r for r in summary["grid"] if (r["condition"], r["alpha"]) == ("signed", 1.0))
     assert row["minus_random"]["value"] == pytest.approx(good.mean() - base.mean())
     assert row["flips_to_right"] == (good & ~base).sum()

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from activations import HFBackend
 from activations.hooks import count_hooks, find_blocks
-from interp.direction import Direction
+from interp.direction import Direction, Eraser, fit_eraser
 from interp.errors import SteeringError
-from steering import POSITIONS, add, clamp, project_out, steer
+from steering import POSITIONS, add, clamp, erase, project_out, steer
 from steering.interventions import added
 from steering.positions import selected
 
@@ -34,7 +34,7 @@ def unit(values: Any, layer: int = 1, **changes: Any) -> Direction:
         "method": "class_mean",
         "class_gap": 1.0,
         "median_norm": 2.0,
-        "model_id": "m",
+        "model_id": "tiny-llama",
         "token_rule": "last_prompt",
         "n_true": 1,
         "n_false": 1,
@@ -218,11 +218,12 @@ def test_alpha_zero_is_the_unsteered_model_bit_for_bit(
     family: str, tiny_backend: Callable[..., HFBackend]
 ) -> None:
     backend = tiny_backend(family)
+    direction = some_direction(model_id=backend.model_id)
     baseline = backend.logits(PROMPTS, [3, 5, 9])
     for policy in POSITIONS:
-        with steer(backend, [add(some_direction(), 0, positions=policy)]):
+        with steer(backend, [add(direction, 0, positions=policy)]):
             assert torch.equal(backend.logits(PROMPTS, [3, 5, 9]), baseline)
-        with steer(backend, [add(some_direction(), [1, 0, -2], positions=policy)]):
+        with steer(backend, [add(direction, [1, 0, -2], positions=policy)]):
             steered = backend.logits([prompt[:2] for prompt in PROMPTS], [3, 5, 9])
         plain = backend.logits([prompt[:2] for prompt in PROMPTS], [3, 5, 9])
         assert torch.equal(steered[1], plain[1])
@@ -321,6 +322,80 @@ def test_project_out_and_clamp_set_the_projection_of_the_named_tokens(
     torch.testing.assert_close(both, torch.tensor([1.0, -2.0]), rtol=1e-4, atol=1e-4)
 
 
+def test_erasing_in_a_running_model_is_the_closed_form(
+    tiny_backend: Callable[..., HFBackend],
+) -> None:
+    backend = tiny_backend()
+    rng = np.random.default_rng(3)
+    prompts = rng.integers(5, 200, size=(40, 3)).tolist()
+    labels = np.array([prompt[-1] > 100 for prompt in prompts])
+
+    def streams(at: int, *steering: Any) -> Any:
+        with steer(backend, steering):
+            return backend.capture(prompts, [at] * 40, [3] * 40).resid_post[:, 1].numpy()
+
+    plain = streams(2)
+    eraser = fit_eraser(plain, labels)
+    found = streams(2, erase(eraser, 1))
+    # x − ((x − mean) · read) write, and so the same mean for either class.
+    wanted = plain - ((plain - eraser.mean) @ eraser.read)[:, None] * eraser.write
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+    gap = np.abs(plain[labels].mean(0) - plain[~labels].mean(0)).max()
+    assert gap > 0.1
+    assert np.abs(found[labels].mean(0) - found[~labels].mean(0)).max() < 1e-4 * gap + 1e-5
+    # A strength a sequence: not at all, half, wholly.
+    shares = np.tile([0.0, 0.5, 1.0, 1.0], 10)
+    np.testing.assert_allclose(
+        streams(2, erase(eraser, 1, shares.tolist())),
+        plain + shares[:, None] * (wanted - plain),
+        atol=1e-4,
+    )
+    # The token before is only named by other policies.
+    before = streams(1)
+    assert np.array_equal(streams(1, erase(eraser, 1)), before)
+    np.testing.assert_allclose(
+        streams(1, erase(eraser, 1, positions="all")), eraser.erase(before), atol=1e-4
+    )
+
+
+def test_a_backend_refuses_the_direction_of_another_model(
+    tiny_backend: Callable[..., HFBackend],
+) -> None:
+    backend, ours = tiny_backend(), some_direction()
+    eraser = Eraser(ours.vector.astype(float), ours.vector.astype(float), np.zeros(32), 0.0)
+    foreign = some_direction(model_id="tiny-llama-2")
+    for wrong in (
+        add(foreign),
+        project_out(foreign),
+        clamp(foreign, 1),
+        erase(eraser, 1, model_id="tiny-llama-2"),
+    ):
+        with (
+            pytest.raises(SteeringError, match="read from 'tiny-llama-2', not from 'tiny-llama'"),
+            steer(backend, [wrong]),
+        ):
+            pass
+    # An adapter's stream is its base's; another program's file and no name at all do not say.
+    for right in (
+        add(ours),
+        add(some_direction(model_id="tiny-llama+adapter")),
+        add(some_direction(model_id="llama", method="file")),
+        erase(eraser, 1),
+        erase(eraser, 1, model_id="tiny-llama"),
+    ):
+        with steer(backend, [right]):
+            pass
+    # The object alone has no name to compare with.
+    with steer(backend.model, [add(foreign)]):
+        pass
+    with pytest.raises(SteeringError, match="layers 0 to 2"), steer(backend, [erase(eraser, 3)]):
+        pass
+    with pytest.raises(SteeringError, match="layers count from 0"):
+        erase(eraser, -1)
+    with pytest.raises(SteeringError, match="not finite"):
+        erase(Eraser(eraser.write * np.nan, eraser.read, eraser.mean, 0.0), 1)
+
+
 def test_a_bfloat16_model_stays_one(tiny_model: Callable[..., Any]) -> None:
     model = tiny_model("llama").to(torch.bfloat16)
     with torch.inference_mode():
@@ -382,7 +457,7 @@ def test_what_cannot_be_steered_is_refused(tiny_model: Callable[..., Any]) -> No
         with pytest.raises(SteeringError, match=match), steer(on, [steering], **options):
             on(ids)
 
-    refused(r"has 2 entries.*another model \(m\)", add(unit([1.0, 0.0])))
+    refused(r"has 2 entries.*another model \(tiny-llama\)", add(unit([1.0, 0.0])))
     refused("layers 0 to 2", add(some_direction(layer=3)))
     refused("2 sequences, but the batch has 1", add(some_direction(), [1, 2]))
     refused("prompt_lengths for 2 sequences", add(some_direction()), prompt_lengths=[1, 2])

@@ -9,7 +9,7 @@ from interp.adapters.base import BaseModel
 from interp.adapters.findings import Finding, finding, named
 from interp.adapters.read import OpenAdapter
 from interp.adapters.results import ModuleAudit
-from interp.adapters.targets import about_base_targets
+from interp.adapters.targets import about_base_targets, within
 
 __all__ = ["about_base", "about_saved"]
 
@@ -108,8 +108,7 @@ def about_saved(adapter: OpenAdapter, modules: list[ModuleAudit]) -> list[Findin
     extra = [
         m.name
         for m in modules
-        if m.kind == "saved"
-        and not any(m.module == name or f".{name}" in f".{m.module}" for name in asked)
+        if m.kind == "saved" and not any(within(m.module, name) for name in asked)
     ]
     if not extra:
         return []

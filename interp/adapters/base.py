@@ -93,6 +93,11 @@ class BaseModel:
             return next((n for n in self.tensors if n.endswith(_EMBEDDINGS)), None)
         return None
 
+    def holds(self, name: str) -> bool:
+        """Whether there is such a parameter in any form; nothing is read."""
+        forms = (self.find(name), self._stray_expert(name), self.find(f"{name}_blocks"))
+        return any(form is not None for form in forms)
+
     def ambiguous(self, name: str) -> bool:
         """Whether several tensors could be meant by `name`."""
         return name not in self.tensors and len(self._candidates(name)) > 1

@@ -107,6 +107,12 @@ CODES: Final[dict[str, tuple[Severity, bool, str]]] = {
         False,
         "Some loaders ignore such keys: save with save_pretrained, which takes the name out.",
     ),
+    "adapter_name_not_default": (
+        _E,
+        True,
+        "PEFT ignores such keys on load and the adapter does nothing: save with save_pretrained, "
+        "or take the name out of every key.",
+    ),
     "alpha_zero": (_E, False, "The scaling is 0, so nothing is applied: set lora_alpha."),
     "alpha_missing": (_W, False, "PEFT takes 8; write the value of the run into the config."),
     "rank_missing": (_W, False, "PEFT takes 8; write the value of the run into the config."),

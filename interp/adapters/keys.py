@@ -168,7 +168,12 @@ def key_findings(keys: list[ParsedKey]) -> list[Finding]:
             finding("doubled_prefix", f"{len(doubled)} keys hold the prefix twice: {doubled[0]}.")
         )
     adapters = sorted({parsed.adapter for parsed in keys if parsed.adapter})
-    if adapters:
+    other = [name for name in adapters if name != "default"]
+    if other:
+        findings.append(
+            finding("adapter_name_not_default", f"Keys hold the adapter name {named(other)}.")
+        )
+    elif adapters:
         findings.append(
             finding("adapter_name_in_key", f"Keys hold the adapter name {named(adapters)}.")
         )

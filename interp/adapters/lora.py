@@ -12,9 +12,9 @@ from typing import Final
 
 import torch
 
-from interp.adapters.config import AdapterConfig
 from interp.adapters.delta import BLOCK_ELEMENTS, Dense, Layout, LowRank, to_matrix
 from interp.adapters.findings import Finding, finding
+from interp.adapters.targets import may_own
 from interp.adapters.updates import (
     Context,
     Group,
@@ -38,7 +38,7 @@ def lora_updates(group: Group, context: Context) -> Iterator[Update]:
     if "lora_embedding_A" in tensors or "lora_embedding_B" in tensors:
         yield _paired(group, context, "lora_embedding_A", "lora_embedding_B")
         return
-    targets = _targeted(group.module, context.config)
+    targets = _targeted(group.module, context)
     if targets:
         yield _experts(group, context, targets)
         return
@@ -115,7 +115,12 @@ def _paired(group: Group, context: Context, name_a: str, name_b: str) -> Update:
     )
     magnitude = group.tensors.get("lora_magnitude_vector")
     if magnitude is None:
-        return update
+        if not config.use_dora:
+            return update
+        lost = finding(
+            "unpaired_factors", f"{group.module} has no magnitudes, but use_dora is set."
+        )
+        return replace(update, findings=(*update.findings, lost))
     return _dora(group, context, update, LowRank(left, right, scaling), magnitude)
 
 
@@ -188,12 +193,14 @@ def _still(update: Update, magnitude: torch.Tensor) -> bool:
     return True
 
 
-def _targeted(module: str, config: AdapterConfig) -> list[str]:
+def _targeted(module: str, context: Context) -> list[str]:
     """Names of the module's own parameters that have factors, in the order of wrapping."""
     found = []
-    for target in config.target_parameters:
+    for target in context.config.target_parameters:
         owner, _, parameter = target.rpartition(".")
-        if module == owner or module.endswith(f".{owner}") or not owner:
+        if not may_own(context.config, module, target):
+            continue
+        if owner or context.base is None or context.base.holds(f"{module}.{parameter}"):
             found.append(parameter)
 
     def order(name: str) -> tuple[int, str]:

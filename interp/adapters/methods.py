@@ -43,6 +43,11 @@ def _adalora(group: Group, context: Context) -> Iterator[Update]:
     if e.shape != (rank, 1) or b.shape[1:] != (rank,):
         yield _fault(group, "unpaired_factors", f"has E of {tuple(e.shape)} for rank {rank}")
         return
+    if rank == 0:
+        # Pruned whole: trained, and then without effect.
+        zero_a, zero_b = a.new_zeros(1, a.shape[1]), b.new_zeros(b.shape[0], 1)
+        yield _factored(group, context, zero_b, zero_a, 1.0, starts_zero=False, rank=0)
+        return
     alpha = context.config.lora_alpha
     scaling = (alpha if alpha > 0 else float(rank)) / (rank + 1e-5)
     yield _factored(

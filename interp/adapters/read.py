@@ -134,7 +134,8 @@ def _examined(
         findings.append(finding("foreign_format", f"The keys are {tool}'s: {names[0]}."))
     elif config is None or config.method in BUILDERS:
         findings += key_findings(list(keys))
-    empty = [name for name in names if 0 in tensors.shape(name)]
+    pruned = _pruned(config, keys, tensors)
+    empty = [key.key for key in keys if 0 in tensors.shape(key.key) and key.module not in pruned]
     if empty:
         findings.append(
             finding("zero_size_tensor", f"{len(empty)} tensors are empty: {named(empty)}.")
@@ -176,8 +177,9 @@ def read_updates(adapter: OpenAdapter, base: BaseModel | None) -> Iterator[Updat
         if key.part not in SHARED:
             groups.setdefault((key.module, key.depth), []).append(key)
     taken: set[str] = set()
+    pruned = _pruned(config, adapter.keys, tensors)
     for (module, depth), keys in sorted(groups.items(), key=lambda item: _order(item[0])):
-        if any(0 in tensors.shape(key.key) for key in keys):
+        if module not in pruned and any(0 in tensors.shape(key.key) for key in keys):
             continue
         read = _read(tensors, keys)
         if isinstance(read, Finding):
@@ -206,6 +208,23 @@ def read_updates(adapter: OpenAdapter, base: BaseModel | None) -> Iterator[Updat
                 else:
                     taken.add(update.name)
                     yield update
+
+
+def _pruned(
+    config: AdapterConfig | None, keys: tuple[ParsedKey, ...], tensors: Tensors
+) -> frozenset[str]:
+    """Modules of which AdaLoRA has kept no rank at all: its empty factors are no damage."""
+    if config is None or config.method != "ADALORA":
+        return frozenset()
+    shapes: dict[str, dict[str, tuple[int, ...]]] = {}
+    for key in keys:
+        shapes.setdefault(key.module, {})[key.part] = tuple(tensors.shape(key.key))
+    found = set()
+    for module, parts in shapes.items():
+        a, b, e = (parts.get(f"lora_{name}", ()) for name in "ABE")
+        if len(a) == len(b) == 2 and e == (0, 1) and a[0] == b[1] == 0 and a[1] * b[0] > 0:
+            found.add(module)
+    return frozenset(found)
 
 
 def _regenerated(

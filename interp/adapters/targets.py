@@ -11,7 +11,7 @@ from interp.adapters.config import AdapterConfig
 from interp.adapters.findings import Finding, finding, named
 from interp.adapters.keys import ParsedKey
 
-__all__ = ["about_base_targets", "about_targets", "targeted"]
+__all__ = ["about_base_targets", "about_targets", "may_own", "targeted", "within"]
 
 _ALL_LINEAR: Final = "all-linear"
 # PEFT itself adds these to the saved modules of such tasks; a model has one of them.
@@ -46,6 +46,21 @@ def targeted(config: AdapterConfig, module: str) -> bool | None:
     return layers is None or _layer(config, module) in layers
 
 
+def may_own(config: AdapterConfig, module: str, target: str) -> bool:
+    """Whether a target parameter can be one of this module's own, by the names alone.
+
+    A target without a dot names a parameter of any module. Modules whose matrix is targeted as
+    such have no parameter of that name.
+    """
+    owner = target.rpartition(".")[0]
+    if owner:
+        return _ends(module, [owner])
+    if isinstance(config.raw.get("target_modules"), str) and targeted(config, module) is None:
+        # All linear modules are targeted: what is left are fused experts.
+        return "expert" in module.rpartition(".")[2]
+    return targeted(config, module) is not True
+
+
 def about_targets(config: AdapterConfig, keys: Sequence[ParsedKey]) -> list[Finding]:
     """Names in the config that nothing in the file answers to, and the other way round."""
     found = _about_saved_names(config, keys)
@@ -55,12 +70,11 @@ def about_targets(config: AdapterConfig, keys: Sequence[ParsedKey]) -> list[Find
     idle = _idle_targets(config, modules)
     if idle:
         found.append(finding("targets_match_nothing", f"No module for {named(idle)}."))
-    owners = {name.rpartition(".")[0] for name in config.target_parameters}
     strays = [
         module
         for module in sorted(modules)
         if targeted(config, module) is False
-        and not any(not owner or _ends(module, [owner]) for owner in owners)
+        and not any(may_own(config, module, target) for target in config.target_parameters)
     ]
     # Names with a wrong start fit no regular expression either: that is said elsewhere.
     if strays and all(key.prefixed and not key.module.startswith("base_model.") for key in keys):
@@ -91,8 +105,8 @@ def about_base_targets(
     lost = [
         name
         for name in config.modules_to_save
-        if not any(_within(module, name) for module in saved)
-        and any(_within(tensor.rpartition(".")[0], name) for tensor in base.tensors)
+        if not any(within(module, name) for module in saved)
+        and any(within(tensor.rpartition(".")[0], name) for tensor in base.tensors)
     ]
     found = []
     if lost:
@@ -100,6 +114,24 @@ def about_base_targets(
             finding("saved_modules_missing", f"modules_to_save has {named(lost)}, the file not.")
         )
     modules = {key.module for key in keys if key.part not in ("saved", _TOKENS) and key.module}
+    targets = config.target_parameters
+    strays = [
+        module
+        for module in sorted(modules)
+        if targeted(config, module) is False
+        # Names alone excuse these: the base tells whether there is such a parameter.
+        and any(may_own(config, module, target) for target in targets)
+        and not any("." in target and may_own(config, module, target) for target in targets)
+        and not any(base.holds(f"{module}.{target}") for target in targets)
+    ]
+    if strays:
+        found.append(
+            finding(
+                "not_targeted",
+                f"{named(strays)} are none that the config targets, and have none of the "
+                f"parameters {named(sorted(targets))}.",
+            )
+        )
     there = _live_modules(modules, base)
     wanted = [name for name in sorted(there) if targeted(config, name)]
     missing = [name for name in wanted if name not in modules]
@@ -117,12 +149,12 @@ def about_base_targets(
 def _about_saved_names(config: AdapterConfig, keys: Sequence[ParsedKey]) -> list[Finding]:
     """Saved modules, tokens and parameters that the config names and the file lacks."""
     saved = {key.module for key in keys if key.part == "saved"}
-    lacking = [n for n in config.modules_to_save if not any(_within(m, n) for m in saved)]
+    lacking = [n for n in config.modules_to_save if not any(within(m, n) for m in saved)]
     heads = _HEADS.get(str(config.raw.get("task_type")), ())
-    if any(_within(module, head) for module in saved for head in heads):
+    if any(within(module, head) for module in saved for head in heads):
         lacking = [name for name in lacking if name not in heads]
     found = []
-    if lacking and not any(_within(m, n) for m in saved for n in config.modules_to_save):
+    if lacking and not any(within(m, n) for m in saved for n in config.modules_to_save):
         found.append(
             finding(
                 "saved_modules_missing",
@@ -143,12 +175,14 @@ def _about_saved_names(config: AdapterConfig, keys: Sequence[ParsedKey]) -> list
     for target in config.target_parameters:
         by_owner.setdefault(target.rpartition(".")[0], []).append(target)
     for owner, parameters in by_owner.items():
-        fitting = [depths for m, depths in with_factors.items() if not owner or _ends(m, [owner])]
+        n_wanted = len(set(parameters))
+        fitting = [d for m, d in with_factors.items() if may_own(config, m, parameters[0])]
         if not fitting:
             found.append(
                 finding("targets_match_nothing", f"No module for {named(sorted(parameters))}.")
             )
-        elif owner and any(len(depths) < len(set(parameters)) for depths in fitting):
+        # Names without a dot may be those of several modules.
+        elif owner and any(len(depths) < n_wanted for depths in fitting):
             found.append(
                 finding(
                     "targets_missing_from_file",
@@ -267,9 +301,12 @@ def _ends(module: str, names: Sequence[str]) -> bool:
     return any(module == name or module.endswith(f".{name}") for name in names)
 
 
-def _within(module: str, name: str) -> bool:
-    """Whether a module is one that `modules_to_save` names, or lies in it."""
-    return f".{name}." in f".{module}."
+def within(module: str, name: str) -> bool:
+    """Whether a module is one that `modules_to_save` names, or lies in it.
+
+    PEFT compares the ends of names without regard to dots: `head` means `lm_head`.
+    """
+    return f"{name}." in f"{module}."
 
 
 def _fits(pattern: str, module: str) -> bool:

@@ -122,7 +122,7 @@ def _notes(modules: Sequence[ModuleAudit]) -> tuple[Finding, ...]:
     notes = []
     factored = [module for module in modules if module.kind not in _SAVED]
     idle = [module.module for module in factored if module.starts_zero]
-    if idle and len(idle) < len(factored):
+    if idle and not all(module.starts_zero for module in modules):
         notes.append(
             finding(
                 "some_modules_zero",

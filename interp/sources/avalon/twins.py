@@ -198,6 +198,13 @@ class _Ledger:
         self.seen |= keys
         return True
 
+    def give_back(self, twin: Twin) -> None:
+        """Uncount a twin that is left out after all; its prompts stay taken."""
+        true, false = twin
+        self.balance[true.wording] -= 1
+        self.balance[false.wording] += 1
+        self.kinds[true.kind] -= 1
+
 
 def draw_twins(ability: Ability, rng: Random) -> Iterator[tuple[Scenario, list[Twin]]]:
     """Scenarios with two or three twins each, of different kinds, rare kinds first; endless."""
@@ -218,5 +225,6 @@ def draw_twins(ability: Ability, rng: Random) -> Iterator[tuple[Scenario, list[T
         if len(taken) >= 2:
             yield scenario, taken
         else:
-            for true, _ in taken:
-                ledger.kinds[true.kind] -= 1
+            # Otherwise the balance would hold over the drawn twins, and drift over the kept ones.
+            for twin in taken:
+                ledger.give_back(twin)
