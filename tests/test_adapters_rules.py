@@ -12,10 +12,11 @@ from pathlib import Path
 import peft
 import pytest
 import torch
-from adapter_models import experts, llama, save_case
+from adapter_models import experts, llama, save_case, tied
 from safetensors.torch import load_file, save_file
 from test_adapters_formulas import computed
 from test_adapters_verdicts import attached, codes, configure, one, rewrite
+from transformers import AutoModelForImageClassification, ViTConfig
 
 from interp.adapters import audit_tensors, audit_to_json
 
@@ -197,3 +198,33 @@ def test_a_pattern_that_gives_alpha_of_zero(tmp_path: Path) -> None:
     assert "alpha_zero" in codes(audit)
     configure(tmp_path / "adapter", alpha_pattern={"q_proj": 1})
     assert "alpha_zero" not in codes(one(tmp_path / "adapter"))
+
+
+def test_the_other_end_of_tied_embeddings_has_factors_too(tmp_path: Path) -> None:
+    config = L(r=2, target_modules=["q_proj", "embed_tokens"], ensure_weight_tying=True)
+    save_case(tmp_path, tied, config, scale=0.01)
+    for base in (None, tmp_path / "base"):
+        audit = one(tmp_path / "adapter", base=base)
+        assert any(m.module == "lm_head" and m.rank == 2 for m in audit.modules)
+        assert audit.verdict != "broken", audit.summary
+    configure(tmp_path / "adapter", ensure_weight_tying=False)
+    assert "not_targeted" in codes(one(tmp_path / "adapter"))
+
+
+def test_a_family_whose_files_have_names_of_their_own(tmp_path: Path) -> None:
+    """The base's tensors cannot be told, which is no fault of the adapter."""
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "image_size": 16, "patch_size": 8}
+    shape = ViTConfig(**sizes, num_hidden_layers=2, num_attention_heads=2)
+
+    def build() -> torch.nn.Module:
+        return AutoModelForImageClassification.from_config(shape)
+
+    save_case(tmp_path, build, L(r=2, target_modules=["q_proj", "v_proj"]), scale=0.1)
+    audit = one(tmp_path / "adapter", base=tmp_path / "base")
+    assert "base_names_unknown" in codes(audit) and audit.verdict == "effective", audit.summary
+    assert audit.totals.relative is None
+    # Of any other family such modules are of another base.
+    file = tmp_path / "base" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_type": "swin"}))
+    audit = one(tmp_path / "adapter", base=tmp_path / "base")
+    assert audit.verdict == "broken" and "module_absent_from_base" in codes(audit)

@@ -100,6 +100,11 @@ CODES: Final[dict[str, tuple[Severity, bool, str]]] = {
         "They stay as the base has them: save again from the live model, or correct the targets.",
     ),
     "module_absent_from_base": (_E, True, "Give the base model that the adapter was trained on."),
+    "base_names_unknown": (
+        _W,
+        False,
+        "Files of this family rename modules: judge by max|ΔW|, without --base.",
+    ),
     "another_base": (_E, True, "Give the model that the fine-tune started from."),
     "shape_differs_from_base": (_E, True, "Give the base model that the adapter was trained on."),
     "adapter_name_in_key": (

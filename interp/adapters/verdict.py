@@ -26,7 +26,7 @@ __all__ = ["Judgement", "explain", "judge", "judge_budget"]
 _SIZES: tuple[Verdict, ...] = ("negligible", "weak", "effective", "extreme")
 _SAVED = ("saved", "bias", "tokens")
 # Why a base that was given does not help; they have said so.
-_NOT_IN_BASE = ("base_quantized", "base_ambiguous", "base_not_finite")
+_NOT_IN_BASE = ("base_quantized", "base_ambiguous", "base_names_unknown", "base_not_finite")
 
 
 @dataclass(frozen=True, slots=True)
