@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
+import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import peft
 import pytest
 import torch
-from adapter_models import experts, llama, save_case
+from adapter_models import experts, llama, save_case, tied
 from safetensors.torch import load_file, save_file
 from test_adapters_formulas import computed
-from test_adapters_verdicts import attached, codes, one, rewrite
+from test_adapters_verdicts import attached, codes, configure, one, rewrite
+from transformers import AutoModelForImageClassification, ViTConfig
+
+from interp.adapters import audit_tensors, audit_to_json
 
 L = peft.LoraConfig
+
+
+def wrapped(model: torch.nn.Module, config: peft.PeftConfig) -> peft.PeftModel:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return peft.get_peft_model(model, config)
+
+
 MOE = ["q_proj", "gate_proj", "up_proj", "down_proj"]
 
 
@@ -106,3 +121,110 @@ def test_saved_modules_are_named_by_their_ends(tmp_path: Path) -> None:
         assert "lm_head.weight" in {m.name for m in audit.modules}
         assert audit.verdict != "broken", audit.summary
         assert not codes(audit) & {"saved_modules_missing", "base_tensors_saved"}
+
+
+@pytest.mark.parametrize("init", [True, "pissa", "olora"])
+def test_dora_against_its_start(init: bool | str, tmp_path: Path) -> None:
+    """Unmoved, with its magnitudes moved, and with its factors moved."""
+    torch.manual_seed(0)
+    base = llama()
+    base.save_pretrained(tmp_path / "base")
+    config = L(r=2, target_modules=["q_proj"], use_dora=True, init_lora_weights=init)
+    wrapped(base, config).save_pretrained(tmp_path / "adapter")
+    start = tmp_path / "start"
+    shutil.copytree(tmp_path / "adapter", start)
+    bases = (None, tmp_path / "base")
+    for given in bases:
+        audit = one(tmp_path / "adapter", base=given, initial=start)
+        assert audit.verdict == "untrained", audit.summary
+    rewrite(tmp_path / "adapter", lambda n, t: {n: t * 1.2 if "magnitude" in n else t})
+    verdicts = [one(tmp_path / "adapter", base=given, initial=start).verdict for given in bases]
+    assert verdicts == ["indeterminate", "effective" if init is True else "indeterminate"]
+    rewrite(tmp_path / "adapter", lambda n, t: {n: t + 0.1 if "lora_B" in n else t})
+    for given in bases:
+        assert one(tmp_path / "adapter", base=given, initial=start).verdict in (
+            "effective",
+            "extreme",
+        )
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "adam"),
+    [("adamw_torch_fused", True), ("paged_adamw_8bit", True)]
+    + [(name, False) for name in ("galore_adamw", "apollo_adamw", "grokadamw")]
+    + [(name, False) for name in ("schedule_free_adamw", "sgd", "adafactor")],
+)
+def test_claims_about_steps_are_of_adam_alone(optimizer: str, adam: bool) -> None:
+    """With B at 1, at 0.1 and at 9 times √Σlr², and beyond what the optimiser can reach."""
+    model = wrapped(llama(), L(r=2, target_modules=["q_proj"]))
+    config = model.peft_config["default"].to_dict()
+    tensors = peft.get_peft_model_state_dict(model)
+    history = [{"step": step, "learning_rate": 1e-8} for step in range(1, 101)]
+
+    def claims(kappa: float) -> set[str]:
+        moved = {n: t + kappa * 1e-7 if "lora_B" in n else t for n, t in tensors.items()}
+        audit = audit_tensors(
+            moved,
+            config,
+            trainer_state={"global_step": 100, "log_history": history},
+            training_arguments={"optim": optimizer},
+        )
+        return {f.code for f in audit.findings}
+
+    assert claims(1) == ({"compatible_with_noise", "lr_capped"} if adam else set())
+    assert claims(0.1) == ({"lr_capped"} if adam else set())
+    assert claims(9) == ({"coherent_step_limited", "lr_capped"} if adam else set())
+    assert claims(1e3) == ({"budget_exceeded"} if adam else set())
+
+
+def test_no_figure_for_the_whole_where_only_a_part_is_known(tmp_path: Path) -> None:
+    save_case(tmp_path, llama, L(r=2, target_modules=["q_proj"]))
+    configure(tmp_path / "adapter", init_lora_weights="pissa")
+    for base in (None, tmp_path / "base"):
+        audit = one(tmp_path / "adapter", base=base)
+        totals = audit_to_json(audit)["totals"]
+        assert audit.verdict == "indeterminate"
+        assert totals["relative"] is None and totals["max_abs_delta"] is None
+        assert totals["a_norm"] > 0
+    written = audit_to_json(replace(audit, budget={"kappa": -0.0}))
+    assert math.copysign(1, written["budget"]["kappa"]) == 1
+
+
+def test_a_pattern_that_gives_alpha_of_zero(tmp_path: Path) -> None:
+    config = L(r=2, target_modules=["q_proj", "v_proj"], alpha_pattern={"q_proj": 0})
+    save_case(tmp_path, llama, config, scale=0.1)
+    audit = one(tmp_path / "adapter")
+    assert audit.verdict == "effective"
+    assert "alpha_zero" in codes(audit)
+    configure(tmp_path / "adapter", alpha_pattern={"q_proj": 1})
+    assert "alpha_zero" not in codes(one(tmp_path / "adapter"))
+
+
+def test_the_other_end_of_tied_embeddings_has_factors_too(tmp_path: Path) -> None:
+    config = L(r=2, target_modules=["q_proj", "embed_tokens"], ensure_weight_tying=True)
+    save_case(tmp_path, tied, config, scale=0.01)
+    for base in (None, tmp_path / "base"):
+        audit = one(tmp_path / "adapter", base=base)
+        assert any(m.module == "lm_head" and m.rank == 2 for m in audit.modules)
+        assert audit.verdict != "broken", audit.summary
+    configure(tmp_path / "adapter", ensure_weight_tying=False)
+    assert "not_targeted" in codes(one(tmp_path / "adapter"))
+
+
+def test_a_family_whose_files_have_names_of_their_own(tmp_path: Path) -> None:
+    """The base's tensors cannot be told, which is no fault of the adapter."""
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "image_size": 16, "patch_size": 8}
+    shape = ViTConfig(**sizes, num_hidden_layers=2, num_attention_heads=2)
+
+    def build() -> torch.nn.Module:
+        return AutoModelForImageClassification.from_config(shape)
+
+    save_case(tmp_path, build, L(r=2, target_modules=["q_proj", "v_proj"]), scale=0.1)
+    audit = one(tmp_path / "adapter", base=tmp_path / "base")
+    assert "base_names_unknown" in codes(audit) and audit.verdict == "effective", audit.summary
+    assert audit.totals.relative is None
+    # Of any other family such modules are of another base.
+    file = tmp_path / "base" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_type": "swin"}))
+    audit = one(tmp_path / "adapter", base=tmp_path / "base")
+    assert audit.verdict == "broken" and "module_absent_from_base" in codes(audit)

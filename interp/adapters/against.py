@@ -63,7 +63,15 @@ def _absent(base: BaseModel, modules: list[ModuleAudit]) -> list[Finding]:
         )
     if packed:
         findings.append(finding("base_quantized", f"Not in floating point: {named(packed)}."))
-    if absent:
+    if absent and base.renamed:
+        findings.append(
+            finding(
+                "base_names_unknown",
+                f"{len(absent)} of {len(modules)} are called otherwise in {base.label}, or are "
+                f"not in it: {named(absent)}.",
+            )
+        )
+    elif absent:
         findings.append(
             finding(
                 "module_absent_from_base",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +275,10 @@ def _concluded(
     uncertain = any(f.code in _UNCERTAIN for f in findings)
     judgement = judge(modules, findings, indeterminate=uncertain, base_given=base_given)
     reach, found = judge_budget(budget, modules, judgement.verdict)
+    totals = total(modules)
+    if judgement.verdict == "indeterminate":
+        # What is known is a part of the change, or none of it: no figure for the whole.
+        totals = replace(totals, relative=None, max_abs_delta=None)
     together = dict.fromkeys([*findings, *judgement.findings, *found])
     ordered = sorted(together, key=lambda f: _ORDER[f.severity])
     return AdapterAudit(
@@ -283,7 +288,7 @@ def _concluded(
         verdict=judgement.verdict,
         summary=explain(judgement, ordered),
         findings=tuple(ordered),
-        totals=total(modules),
+        totals=totals,
         modules=tuple(modules),
         budget={} if budget is None else {**budget.to_json(), **reach},
         direction=None if direction is None else overlap_of(modules, direction),

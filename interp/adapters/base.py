@@ -30,6 +30,8 @@ _UNFUSED: Final = {
 }
 # Models whose modules are called otherwise than the tensors in their files.
 _RENAMED: Final = ((".mlp.", ".block_sparse_moe."),)
+# Families whose modules and files are called by names of their own, which are not known here.
+_RENAMED_FAMILIES: Final = ("beit", "deit", "dinov2", "dinov2_with_registers", "vit")
 # From the segment before the first number on.
 _NUMBERED: Final = re.compile(r"(?:^|\.)([^.]+\.\d+\..+)$")
 # The text part of a model for several kinds of input.
@@ -47,6 +49,7 @@ class BaseModel:
         by_tail: from a name's end, counted from the block index on, to full names.
         multimodal: whether its config has parts for several kinds of input.
         dequantised: whether its weights were stored in fewer bits than they have here.
+        renamed: whether its files may call modules by names that are not known here.
     """
 
     path: Path | None
@@ -55,6 +58,7 @@ class BaseModel:
     by_tail: dict[str, list[str]]
     multimodal: bool = False
     dequantised: bool = False
+    renamed: bool = False
 
     @classmethod
     def of(
@@ -65,12 +69,13 @@ class BaseModel:
         tied: bool = False,
         multimodal: bool = False,
         dequantised: bool = False,
+        renamed: bool = False,
     ) -> BaseModel:
         """A base with an index of its names."""
         by_tail: dict[str, list[str]] = {}
         for name in tensors:
             by_tail.setdefault(_tail(name), []).append(name)
-        return cls(path, tensors, tied, by_tail, multimodal, dequantised)
+        return cls(path, tensors, tied, by_tail, multimodal, dequantised, renamed)
 
     @property
     def label(self) -> str:
@@ -221,7 +226,10 @@ def open_base(path: Path) -> Iterator[BaseModel]:
         raw = _config(path / "config.json")
         parts = ("text_config", "vision_config", "audio_config")
         multimodal = any(isinstance(raw.get(part), dict) for part in parts)
-        yield BaseModel.of(tensors, path=path, tied=_tied(raw), multimodal=multimodal)
+        renamed = raw.get("model_type") in _RENAMED_FAMILIES
+        yield BaseModel.of(
+            tensors, path=path, tied=_tied(raw), multimodal=multimodal, renamed=renamed
+        )
 
 
 @contextmanager

@@ -35,6 +35,30 @@ __all__ = [
 
 _BETAS: Final = (0.9, 0.999)
 _MOST_STEPS: Final = 10_000_000
+# Names in transformers whose steps are Adam's own. GaLore, APOLLO, GrokAdamW, schedule-free and
+# other kin take other steps, though "adam" is in their names.
+_ADAM: Final = frozenset(
+    [
+        "adam",
+        "adam (from optimizer.pt)",
+        "adamw",
+        "adamw (assumed)",
+        "adamw_8bit",
+        "adamw_anyprecision",
+        "adamw_apex_fused",
+        "adamw_bnb_8bit",
+        "adamw_hf",
+        "adamw_torch",
+        "adamw_torch_4bit",
+        "adamw_torch_8bit",
+        "adamw_torch_fused",
+        "adamw_torch_npu_fused",
+        "adamw_torch_xla",
+        "paged_adamw",
+        "paged_adamw_32bit",
+        "paged_adamw_8bit",
+    ]
+)
 _LARGEST: Final = 1e100  # a logged number beyond it is damage
 
 
@@ -70,6 +94,11 @@ class Budget:
     grad_norm: dict[str, float]
     reward: dict[str, float]
     history: dict[str, list[float | None]]
+
+    @property
+    def adam_like(self) -> bool:
+        """Whether the steps are Adam's, of about the learning rate's size whatever the gradient."""
+        return self.optimizer in _ADAM
 
     def to_json(self) -> dict[str, Any]:
         """All fields."""
@@ -169,7 +198,7 @@ def _from_log(raw: Any, used: _Optimizer, where: str) -> tuple[Budget | None, li
         lr_sum=float(rates.sum()),
         lr_root_square=float(np.sqrt(np.square(rates).sum())),
         adam_bound=float((highest * adam_bounds(n_steps, used.beta1, used.beta2)).sum())
-        if highest is not None and "adam" in used.name and "adamax" not in used.name
+        if highest is not None and used.name in _ADAM
         else None,
         optimizer=used.name,
         beta1=used.beta1,

@@ -181,6 +181,15 @@ def parse_config(raw: Mapping[str, Any]) -> tuple[AdapterConfig | None, list[Fin
     invalid = [p for found in patterns.values() for p in found if not _compiles(p)]
     if invalid:
         findings.append(finding("pattern_invalid", f"Cannot be compiled: {named(invalid)}."))
+    unscaled = [name for name, value in patterns["alpha_pattern"].items() if value == 0]
+    if lora and unscaled:
+        findings.append(
+            finding(
+                "alpha_zero",
+                f"alpha_pattern gives 0 to {named(unscaled)}.",
+                remedy="The scaling is 0 there, so nothing is applied: correct alpha_pattern.",
+            )
+        )
     return AdapterConfig(
         method=method,
         r=r,

@@ -100,6 +100,11 @@ CODES: Final[dict[str, tuple[Severity, bool, str]]] = {
         "They stay as the base has them: save again from the live model, or correct the targets.",
     ),
     "module_absent_from_base": (_E, True, "Give the base model that the adapter was trained on."),
+    "base_names_unknown": (
+        _W,
+        False,
+        "Files of this family rename modules: judge by max|ΔW|, without --base.",
+    ),
     "another_base": (_E, True, "Give the model that the fine-tune started from."),
     "shape_differs_from_base": (_E, True, "Give the base model that the adapter was trained on."),
     "adapter_name_in_key": (
@@ -170,7 +175,9 @@ CODES: Final[dict[str, tuple[Severity, bool, str]]] = {
     "budget_exceeded": (
         _W,
         False,
-        "The trainer state is of another run, or another learning rate was used for B.",
+        "The trainer state is of another run, another learning rate was used for B, or B did not "
+        "start at 0: for an adapter that was trained before (by SFT, say), give the one that this "
+        "run started from (--initial DIR).",
     ),
     "no_learning_signal": (_W, False, "Every logged gradient is 0: check rewards and freezing."),
     "trainer_state_unreadable": (_W, False, "Copy trainer_state.json from the run again."),

@@ -48,6 +48,8 @@ def subtracted(update: Update, start: dict[str, Update]) -> Update:
     Raises:
         AdapterError: the initial adapter has no factors that fit.
     """
+    if update.magnitude is not None:
+        return _dora_subtracted(update, start.get(update.name))
     delta = update.delta
     if not isinstance(delta, LowRank):
         return update
@@ -80,6 +82,45 @@ def subtracted(update: Update, start: dict[str, Update]) -> Update:
     )
     # What B has moved from is not zero, so the budget's bounds do not apply to it.
     return replace(update, delta=together, starts_zero=still, fixed=None)
+
+
+def _dora_subtracted(update: Update, before: Update | None) -> Update:
+    """DoRA against its start: unmoved, as it is where that start was the base, else in part.
+
+    Where the start had a product of its own, only s(BA − B₀A₀) is known: what the magnitudes make
+    of it depends on weights that are in neither file.
+
+    Raises:
+        AdapterError: the initial adapter has no factors and magnitudes that fit.
+    """
+    now, then = _dora_parts(update), None if before is None else _dora_parts(before)
+    if now is None or update.delta is None:
+        return update
+    if then is None or any(a.shape != b.shape for a, b in zip(now, then, strict=True)):
+        raise AdapterError(
+            f"The initial adapter has no factors and magnitudes that fit {update.name}. Give the "
+            f"adapter that this very run started from."
+        )
+    first, scale = then[:2], float(before.scaling or 0.0) if before is not None else 0.0
+    still = scale == update.scaling and all(
+        same_up_to_rounding(a, b) for a, b in zip(then, now, strict=True)
+    )
+    if not still and update.origin is not None and not all(bool(part.any()) for part in first):
+        return update
+    (a, b), (a0, b0) = (
+        [part.to(torch.float64).flatten(1)[None] for part in parts[:2]] for parts in (now, then)
+    )
+    together = LowRank(
+        torch.cat((b * float(update.scaling or 0.0), b0 * -scale), dim=2),
+        torch.cat((a, a0), dim=1),
+        1.0,
+    )
+    return replace(update, delta=together, starts_zero=still, complete=still, fixed=None)
+
+
+def _dora_parts(update: Update) -> tuple[torch.Tensor, ...] | None:
+    a, b, magnitude = update.a, update.b, update.magnitude
+    return None if a is None or b is None or magnitude is None else (a, b, magnitude)
 
 
 def _stored(factor: torch.Tensor, saved: torch.Tensor | None) -> torch.Tensor:

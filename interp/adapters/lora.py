@@ -161,12 +161,13 @@ def _dora(
         a=update.a,
         b=update.b,
         scaling=update.scaling,
+        magnitude=magnitude,
         fixed=update.fixed,
         findings=update.findings,
     )
     if whole.delta is None:
         # Without W the magnitudes say nothing: only s·BA is known.
-        return replace(update, kind="dora", complete=False, starts_zero=False)
+        return replace(update, kind="dora", complete=False, starts_zero=False, magnitude=magnitude)
     if update.starts_zero and _still(whole, magnitude.flatten()):
         # m is ‖W‖ rounded; what the rounding does to W is no training.
         return replace(whole, delta=product, starts_zero=True)

@@ -241,7 +241,9 @@ def _norm(values: Iterable[float | None]) -> float | None:
 
 
 def _most(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
+    largest = max((value for value in values if value is not None), default=None)
+    # A negative zero is a zero.
+    return None if largest is None else largest + 0.0
 
 
 def by_layer(modules: Sequence[ModuleAudit]) -> dict[int, Totals]:

@@ -21,6 +21,8 @@ _HEADS: Final = {
     "QUESTION_ANS": ("qa_outputs",),
 }
 _TOKENS: Final = "trainable_tokens_delta"
+# Ends that models tie to each other.
+_TIED_ENDS: Final = ("embed_tokens", "wte", "word_embeddings", "shared", "lm_head", "embed_out")
 _NUMBERED_EXPERT: Final = re.compile(r"\.experts\.\d+\.")
 
 
@@ -75,6 +77,7 @@ def about_targets(config: AdapterConfig, keys: Sequence[ParsedKey]) -> list[Find
         for module in sorted(modules)
         if targeted(config, module) is False
         and not any(may_own(config, module, target) for target in config.target_parameters)
+        and not _follows(config, module, modules)
     ]
     # Names with a wrong start fit no regular expression either: that is said elsewhere.
     if strays and all(key.prefixed and not key.module.startswith("base_model.") for key in keys):
@@ -119,6 +122,7 @@ def about_base_targets(
         module
         for module in sorted(modules)
         if targeted(config, module) is False
+        and not _follows(config, module, modules)
         # Names alone excuse these: the base tells whether there is such a parameter.
         and any(may_own(config, module, target) for target in targets)
         and not any("." in target and may_own(config, module, target) for target in targets)
@@ -190,6 +194,15 @@ def _about_saved_names(config: AdapterConfig, keys: Sequence[ParsedKey]) -> list
                 )
             )
     return found
+
+
+def _follows(config: AdapterConfig, module: str, modules: Iterable[str]) -> bool:
+    """Whether PEFT puts factors on an end of the embeddings because the other end has them."""
+    return (
+        bool(config.raw.get("ensure_weight_tying"))
+        and _ends(module, _TIED_ENDS)
+        and any(_ends(m, _TIED_ENDS) and targeted(config, m) for m in modules if m != module)
+    )
 
 
 def _idle_targets(config: AdapterConfig, modules: Iterable[str]) -> list[str]:

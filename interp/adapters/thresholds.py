@@ -19,6 +19,7 @@ __all__ = [
     "NEGLIGIBLE_DELTA",
     "NEGLIGIBLE_RHO",
     "NOISE_KAPPA",
+    "NOISE_KAPPA_LEAST",
     "SAME_BASE_COSINE",
     "SINGULAR_VALUES_KEPT",
     "VERDICTS",
@@ -54,6 +55,9 @@ WEAK_DELTA: Final = 2.4e-4
 
 NOISE_KAPPA: Final = 2.9
 """Largest RMS(B)/√Σlr² seen when gradients are pure noise; the typical value is 1."""
+
+NOISE_KAPPA_LEAST: Final = 0.3
+"""Below it B has moved less than noise moves it: weights that are barely in the loss, or zeroed."""
 
 COHERENT_KAPPA: Final = 8.0
 """Smallest RMS(B)/√Σlr² seen when gradients keep pointing one way (8 to 10)."""

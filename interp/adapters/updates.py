@@ -62,6 +62,7 @@ class Update:
         b: factor B.
         rank: rank of the factors.
         scaling: factor before their product.
+        magnitude: DoRA's magnitudes, where there are any.
         fixed: the factor that does not start at zero, as (n, in or out, r) with the rank last:
             bounds what a bounded other factor can reach.
         index: rows that are replaced (trainable tokens); None for a whole parameter.
@@ -80,6 +81,7 @@ class Update:
     b: torch.Tensor | None = None
     rank: int | None = None
     scaling: float | None = None
+    magnitude: torch.Tensor | None = None
     fixed: torch.Tensor | None = None
     index: tuple[int, ...] | None = None
     origin: torch.Tensor | None = None

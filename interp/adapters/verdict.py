@@ -15,6 +15,7 @@ from interp.adapters.thresholds import (
     NEGLIGIBLE_DELTA,
     NEGLIGIBLE_RHO,
     NOISE_KAPPA,
+    NOISE_KAPPA_LEAST,
     WEAK_DELTA,
     WEAK_RHO,
     Verdict,
@@ -25,7 +26,7 @@ __all__ = ["Judgement", "explain", "judge", "judge_budget"]
 _SIZES: tuple[Verdict, ...] = ("negligible", "weak", "effective", "extreme")
 _SAVED = ("saved", "bias", "tokens")
 # Why a base that was given does not help; they have said so.
-_NOT_IN_BASE = ("base_quantized", "base_ambiguous", "base_not_finite")
+_NOT_IN_BASE = ("base_quantized", "base_ambiguous", "base_names_unknown", "base_not_finite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +195,8 @@ def judge_budget(
                 f"always agree reach {reach:.2g} of what a weak update needs.",
             )
         )
-    small = small and budget.n_logged > 1
+    # Only Adam's steps have the learning rate's size, so that κ says something.
+    small = small and budget.n_logged > 1 and budget.adam_like
     if exceeded:
         found.append(
             finding(
@@ -202,7 +204,7 @@ def judge_budget(
                 f"max|B| is {largest:.2g}, the optimiser could reach {budget.adam_bound:.2g}.",
             )
         )
-    elif kappa is not None and small and 0 < kappa <= NOISE_KAPPA:
+    elif kappa is not None and small and NOISE_KAPPA_LEAST <= kappa <= NOISE_KAPPA:
         found.append(
             finding("compatible_with_noise", f"RMS(B)/√Σlr² is {kappa:.2g}; noise gives about 1.")
         )
@@ -233,7 +235,7 @@ _CAUSES = {
     "no_learning_signal": "every logged gradient was 0",
     "compatible_with_noise": "the gradients look like noise",
     "coherent_step_limited": "the gradients agreed but the steps were too small",
-    "alpha_zero": "lora_alpha is 0",
+    "alpha_zero": "alpha is 0",
 }
 
 

@@ -49,7 +49,10 @@ def _finite(value: Any) -> Any:
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if not isinstance(value, float):
+        return value
+    # A negative zero is a zero.
+    return value + 0.0 if math.isfinite(value) else None
 
 
 def write_audits(folder: Path, audits: Sequence[AdapterAudit]) -> tuple[Path, ...]:
