@@ -73,6 +73,9 @@ def build(
         "domains": len({domain for domain, _ in cells}),
         "operations": len({operation for _, operation in cells}),
         "cells": len(cells),
+        "groups_by_cell": {
+            f"{domain}, {op}": count for (domain, op), count in sorted(cells.items())
+        },
         "share_none": nobody / ledger.retained,
     }
     if json:
@@ -201,7 +204,7 @@ def report(
 def _read_log(path: Path) -> list[Mapping[str, Any]]:
     from interp.sources.unco.episodes import read_episodes
 
-    if path.suffix not in (".eval", ".json"):
+    if path.suffix not in (".eval", ".json") or _is_ours(path):
         return read_episodes(path)
     try:
         from interp.agents.unco import episodes_of_log
@@ -214,6 +217,17 @@ def _read_log(path: Path) -> list[Mapping[str, Any]]:
         ) from error
     require_file(path, "an Inspect log", ResultError)
     return episodes_of_log(path)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file begins with an episode of ours, whatever it is called."""
+    from json import loads
+
+    try:
+        with path.open(encoding="utf-8") as handle:
+            return "group_id" in loads(handle.readline())
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def _of_settings(tasks: tuple[Task, ...], text: str | None) -> tuple[Task, ...]:

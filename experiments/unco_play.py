@@ -161,8 +161,9 @@ def play_tasks(
         for at in range(0, len(left), _CHUNK):
             chunk = left[at : at + _CHUNK]
             for state in states_of(chunk, agent, arm=arm, max_rounds=max_rounds, opening=opening):
-                record = episode_record(state, name, seed)
-                handle.write(json.dumps(record, ensure_ascii=False) + "\n")
+                record = episode_record(state, name, seed, opening=opening)
+                # ASCII: a reply may hold characters that cannot be written, or that end lines.
+                handle.write(json.dumps(record) + "\n")
                 done.append(record)
             handle.flush()
             progress(len(chunk))
@@ -189,6 +190,10 @@ def _require_same(out: Path, wanted: Mapping[str, Any]) -> None:
         for key in {*found, *wanted}
         if found.get(key) != json.loads(json.dumps(wanted)).get(key)
     )
+    partial = partial_path(out)
+    if differing and not out.exists() and not (partial.exists() and partial.stat().st_size):
+        write_json(path, wanted)  # that run ended before its first episode
+        return
     if differing:
         raise ResultError(
             f"{out} belongs to a run with other {', '.join(differing)}: "
@@ -203,14 +208,14 @@ def _whole_lines(partial: Path) -> list[Mapping[str, Any]]:
         return []
     records = list(_readable(partial))
     partial.write_text(
-        "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records),
+        "".join(json.dumps(record) + "\n" for record in records),
         encoding="utf-8",
     )
     return records
 
 
 def _readable(path: Path) -> Iterator[Mapping[str, Any]]:
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             yield json.loads(line)
         except json.JSONDecodeError:

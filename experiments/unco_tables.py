@@ -28,7 +28,7 @@ def setting_records(rows: Sequence[SettingRow]) -> list[dict[str, Any]]:
     records = []
     for row in rows:
         record = asdict(row)
-        for name in ("accuracy", "drop"):
+        for name in ("accuracy", "drop", "kept"):
             estimate = record.pop(name)
             for suffix, field in (("", "value"), ("_low", "low"), ("_high", "high")):
                 record[name + suffix] = None if estimate is None else estimate[field]
@@ -56,7 +56,7 @@ def print_settings(rows: Sequence[SettingRow]) -> None:
                 ""
                 if row.drop is None
                 else f"{row.drop.value:+.1%} [{row.drop.low:+.1%}, {row.drop.high:+.1%}]",
-                "" if row.kept is None else f"{row.kept:.1%}",
+                "" if row.kept is None else f"{row.kept.value:.1%}",
                 f"{row.mean_rounds:.2f}",
                 row.no_answer,
             )
@@ -120,6 +120,8 @@ def write_report(
     write_csv(folder / "settings.csv", first)
     if second:
         write_csv(folder / "recovery.csv", second)
+    else:
+        (folder / "recovery.csv").unlink(missing_ok=True)
     write_json(folder / "unco.json", {"settings": first, "recovery": second})
     draw_unco(folder)
 
@@ -132,6 +134,7 @@ def print_noticed(folder: Path, metrics: Mapping[str, Any]) -> None:
         ("probe noticed the useless reply", "probe_noticed"),
         ("forced choice says so", "said_so"),
         ("asked again at all", "followed_up"),
+        ("wrote an action that could be read", "acted"),
         ("took the corrective action", "targeted"),
         ("noticed, but silent", "noticed_but_silent"),
         ("right answer in the end", "correct"),
@@ -153,5 +156,9 @@ def print_noticed(folder: Path, metrics: Mapping[str, Any]) -> None:
     p, text = metrics["probe_p_familywise"], metrics["probe_text_baseline_accuracy"]
     if p is not None:
         say(f"Probe against permuted labels: p = {p:.3f} (family-wise). Wording alone: {text:.1%}.")
+    say(
+        f"Probe, by kind of statement: {metrics['probe_recall_useful']:.1%} of the useful replies, "
+        f"{metrics['probe_recall_useless']:.1%} of the useless ones."
+    )
     say(str(metrics["verdict"]))
     say(f"Figure: {folder / 'figures' / 'noticed.png'}")

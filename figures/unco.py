@@ -29,17 +29,19 @@ def draw_unco(folder: Path) -> Path:
         ResultError: `unco.json` is missing.
     """
     rows: _Rows = read_json(folder / "unco.json", "a report of `interp unco report`")["settings"]
-    with_arms = len({row["arm"] for row in rows}) > 1
+    plain = [row for row in rows if row["arm"] == "none"]
+    with_arms = any(row["arm"] != "none" for row in rows)
     with styled():
-        figure = new_figure(7.5 if with_arms else 4.2, 3.2)
-        axes = figure.subplots(1, 2 if with_arms else 1, squeeze=False)[0]
-        plain = [row for row in rows if row["arm"] == "none"] or rows
-        _by(axes[0], plain, "setting", _SETTINGS, "agent")
-        axes[0].set_title("without help" if with_arms else "", loc="left")
+        n_panels = bool(plain) + with_arms
+        figure = new_figure(3.75 * n_panels + 0.4, 3.2)
+        axes = figure.subplots(1, n_panels, squeeze=False)[0]
+        if plain:
+            _by(axes[0], plain, "setting", _SETTINGS, "agent")
+            axes[0].set_title("without help", loc="left")
         if with_arms:
-            defective = [row for row in rows if row["setting"] != "reliable"]
-            _by(axes[1], defective, "arm", _ARMS, "setting")
-            axes[1].set_title("with more and more help", loc="left")
+            defective = [row for row in rows if row["setting"] != "reliable"] or rows
+            _by(axes[-1], defective, "arm", _ARMS, "setting")
+            axes[-1].set_title("with more and more help", loc="left")
         return save(figure, folder / "figures" / "unco")[0]
 
 
@@ -82,6 +84,7 @@ _BARS: Final = (
     ("probe_noticed", "probe noticed the useless reply", "probe"),
     ("said_so", "forced choice says so", "model"),
     ("followed_up", "asked again at all", "embedding"),
+    ("acted", "wrote a readable action", "control"),
     ("targeted", "took the corrective action", "calibrated"),
     ("noticed_but_silent", "noticed, but silent", "nested"),
     ("correct", "right answer in the end", "control"),

@@ -80,6 +80,9 @@ def test_mistakes_are_named(tasks: Path, tmp_path: Path) -> None:
     assert "missed" in refused("unco", "play", str(tasks), "--settings", "mised", "--out", log)
     assert "line 1" in refused("unco", "report", str(tasks))
     ok("unco", "play", str(tasks), "--settings", "missed", "--out", log)
+    (tmp_path / "latin").write_bytes(b"\xff\xfe{}")
+    assert "UTF-8" in refused("unco", "play", str(tmp_path / "latin"), "--out", log)
+    assert "UTF-8" in refused("unco", "report", str(tmp_path / "latin"))
     assert "arm" in refused("unco", "play", str(tasks), "--arm", "action", "--out", log)
     assert "--played" in refused("run", "noticed-but-silent", "--groups", "3", "--played", "4")
 
@@ -179,5 +182,11 @@ def test_noticed_but_silent_by_hand() -> None:
     assert metrics["noticed_but_silent"] == 6 / 8  # one unnoticed, one acted upon
     assert metrics["said_so"] == 0.0 and metrics["said_accuracy"] == 0.5
     assert [row["probe_noticed"] for row in rows] == [False] + [True] * 7
-    assert "was silent" in verdict(metrics | {"probe_p_familywise": 0.005})
-    assert "nothing shows" in verdict(metrics | {"probe_p_familywise": 0.4})
+    assert metrics["silent_given_noticed"] == 6 / 7 and metrics["silent_given_unnoticed"] == 1.0
+    assert metrics["probe_recall_useful"] == 1.0 and metrics["probe_recall_useless"] == 7 / 8
+    shown = metrics | {"probe_p_familywise": 0.005, "probe_text_baseline_accuracy": 0.5}
+    assert "85.7% of those where the probe had noticed" in verdict(shown)
+    assert "nothing shows" in verdict(shown | {"probe_p_familywise": 0.4})
+    assert "nothing shows" in verdict(shown | {"probe_text_baseline_accuracy": 0.99})
+    assert "no permutation test" in verdict(shown | {"probe_p_familywise": None})
+    assert "says nothing about what it knew" in verdict(shown | {"acted": 0.1})

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from interp.errors import ResultError
 from interp.sources.unco.agents import SCRIPTED, gullible, hint_following, oracle, play
 from interp.sources.unco.build import build_groups
 from interp.sources.unco.environment import (
@@ -28,6 +29,7 @@ from interp.sources.unco.environment import (
 )
 from interp.sources.unco.episodes import episode_record, recoveries
 from interp.sources.unco.interventions import ARMS, hint_for
+from interp.sources.unco.llm import llm_responder
 from interp.sources.unco.protocol import agent_messages, parse_action, transcript_text
 from interp.sources.unco.replies import corrective_message, is_corrective, reply
 from interp.sources.unco.report import recovery_rows, setting_rows
@@ -80,7 +82,8 @@ def test_the_random_agent_repeats_itself_and_is_rarely_right() -> None:
 
 def test_no_arm_names_a_candidate_or_a_value_or_the_answer() -> None:
     for task in TASKS:
-        texts = [hint.text for arm in ARMS if (hint := hint_for(task, arm)) is not None]
+        hints = [hint_for(task, arm, task.defects) for arm in ARMS]
+        texts = [hint.text for hint in hints if hint is not None]
         assert len(texts) == (0 if task.setting == "reliable" else 4)
         for shorter, longer in pairwise(texts):
             assert len(shorter) < len(longer)
@@ -187,6 +190,8 @@ def test_odd_agents_are_counted_and_never_crash(setting: str) -> None:
     assert nobody["counts"]["malformed"] == 2
     shouted = script(Submit(f" {str(gold.candidate).upper()} ", f" {_number(task):,} "))
     assert shouted["correct"]
+    nothing = script(Submit(None, 123))
+    assert nothing["ended"] == "submitted" and not nothing["correct"]
     off = script(Submit(gold.candidate, float(_number(task)) + 0.02))
     assert not off["correct"]
     state = play(task, lambda _: Submit(gold.candidate, _number(task)))
@@ -256,7 +261,7 @@ def test_numbers_are_read_exactly() -> None:
     assert read_number("1,234.50") == Fraction("1234.5")
     assert read_number(0.1) == Fraction(1, 10)
     assert read_number("1e3") == 1000
-    for odd in (True, None, "nan", "1e999999", "twelve", [1]):
+    for odd in (True, None, "nan", "1e999999", "twelve", [1], 10**5000):
         assert read_number(odd) is None
 
 
@@ -283,7 +288,8 @@ def test_the_report_by_hand() -> None:
     for setting in ("misaligned", "incomplete", "missed", "mixed"):
         drop = rows[setting].drop
         assert drop is not None and drop.value == 0.75
-        assert (rows[setting].kept, rows[setting].n_pairs) == (0.0, 4)
+        kept = rows[setting].kept
+        assert kept is not None and (kept.value, rows[setting].n_pairs) == (0.0, 4)
         assert rows[setting].mean_rounds == 1.0
     (missed,) = [row for row in recovery_rows(episodes) if row.setting == "missed"]
     assert (missed.n, missed.met, missed.none, missed.recovered) == (4, 4, 4, 0)
@@ -292,3 +298,105 @@ def test_the_report_by_hand() -> None:
     by_kind = {row.kind: row for row in recovery_rows(helped) if row.setting != "mixed"}
     assert (by_kind["misaligned"].unclassified, by_kind["misaligned"].recovered) == (4, 0)
     assert (by_kind["missed"].targeted, by_kind["missed"].correct_after_recovery) == (4, 4)
+
+
+def test_an_answer_of_none_with_a_number_is_wrong() -> None:
+    task = next(t for t in TASKS if t.instance.gold.decision == "none")
+    for number, right in ((None, True), (123, False)):
+        state = step(start(task), Submit(None, number))
+        assert state.ended == "submitted" and correct(task, state.answer) == right
+    assert correct(task, step(start(task), Submit(" None ", None)).answer)
+
+
+def test_roles_are_known_by_their_article_too() -> None:
+    task = TASKS[0]
+    role = task.instance.spec.roles[0]
+    state = step(start(task), Ask(((f" The {role.upper()} ", "Your data?"),)))
+    assert state.counts["unknown_roles"] == 0 and state.counts["messages"] == 1
+
+
+def test_hints_speak_of_what_has_shown_and_is_not_put_right() -> None:
+    task = _of("mixed")[0]
+    first, second, missed = task.defects
+    state = step(start(task, "action"), Ask(((first.role, "Your data?"),)))
+    hint = state.observation().hint
+    assert hint is not None and hint.roles == (first.role,)
+    assert f"the {missed.role}" not in hint.text
+    state = step(state, Ask(hint.messages))
+    assert state.observation().hint is None  # put right
+    state = step(state, Ask(((missed.role, "Your data?"), (second.role, "Your data?"))))
+    hint = state.observation().hint
+    assert hint is not None and set(hint.roles) == {missed.role, second.role}
+
+
+def test_a_reply_that_does_not_touch_the_defect_shows_nothing_of_it() -> None:
+    for task in _of("misaligned"):
+        (defect,) = task.defects
+        spec = task.instance.spec
+        other = next(name for name in spec.candidates if name != defect.candidate)
+        fact = spec.fact(defect.fact or "")
+        state = step(start(task, "action"), Ask(((defect.role, f"{fact.label} of {other}?"),)))
+        assert state.observation().hint is None
+        assert not recoveries(state)[0].met
+        # A first question in the right words comes before the defect: it still bites once.
+        message = f"{fact.label} of everyone, {fact.context}?"
+        state = step(state, Ask(((defect.role, message),)))
+        entry = recoveries(state)[0]
+        assert (entry.met, entry.follow_up, entry.recovered) == (True, "none", False)
+        # A follow-up about somebody else does not help; the same one about the right one does.
+        aside = step(state, Ask(((defect.role, f"{other}, {fact.context}?"),)))
+        assert recoveries(aside)[0].follow_up == "unclassified"
+        aimed = step(aside, Ask(((defect.role, f"{defect.candidate}, {fact.context}?"),)))
+        assert recoveries(aimed)[0].recovered
+
+
+def test_a_title_is_no_request_for_exactness() -> None:
+    task = _of("incomplete")[0]
+    (defect,) = task.defects
+    assert not is_corrective(task.instance, defect, "Dear range safety officer, once more please.")
+
+
+def test_replies_with_huge_numbers_or_odd_characters_are_survived() -> None:
+    huge = '{"answer": {"candidate": null, "number": ' + "9" * 5000 + "}}"
+    assert isinstance(parse_action(huge), Malformed)
+    odd = parse_action('{"ask": {"\\ud800\\u2028": "x\\u2028y"}}')
+    state = play(TASKS[0], lambda seen: Wait() if seen.rounds else odd)
+    line = json.dumps(episode_record(state, "odd", 0))
+    assert "\n" not in line and line.encode()  # one line, and it can be written
+
+
+def test_a_random_agent_does_not_remember() -> None:
+    agent, fresh = SCRIPTED["random"](3), SCRIPTED["random"](3)
+    for task in TASKS[:10]:
+        agent(start(task).observation())
+    assert agent(start(TASKS[11]).observation()) == fresh(start(TASKS[11]).observation())
+
+
+def test_words_of_an_llm_are_kept_only_if_they_say_the_same() -> None:
+    task = _of("incomplete")[0]
+    role = task.defects[0].role
+
+    def polite(prompt: str) -> str:
+        return "Gladly! " + prompt.rsplit("\n", 1)[1]
+
+    said = llm_responder(polite)(task, role, "Your data?", [])
+    program = reply(task, role, "Your data?", [])
+    assert said is not None and program is not None
+    assert said.text == "Gladly! " + program.text and said.evidence == program.evidence
+    assert llm_responder(lambda _: "All is fine.")(task, role, "Your data?", []) == program
+    silent = _of("missed")[0]
+    assert llm_responder(polite)(silent, silent.defects[0].role, "Your data?", []) is None
+    state = step(start(task), Ask(((role, "Your data?"),)), llm_responder(polite))
+    assert state.rounds[0].replies[0].text.startswith("Gladly!")
+
+
+def test_runs_that_differ_are_not_paired() -> None:
+    tasks = GROUPS[0]
+    one = episode_record(play(tasks[0], oracle), "oracle", 0)
+    for other in (
+        episode_record(play(tasks[4], oracle, max_rounds=1), "oracle", 0),
+        episode_record(play(tasks[4], oracle), "oracle", 0, opening=True),
+        episode_record(play(tasks[4], oracle), "oracle", 0) | {"group_sha256": "other"},
+    ):
+        with pytest.raises(ResultError, match="differ"):
+            setting_rows([one, other], seed=0)

@@ -17,7 +17,7 @@ import naive_unco as naive
 import pytest
 
 from interp.errors import SourceError
-from interp.sources.unco.author import author_with_llm, write_specification
+from interp.sources.unco.author import author_with_llm, llm_author, write_specification
 from interp.sources.unco.build import Ledger, build_groups
 from interp.sources.unco.defects import SETTINGS, defect_violation
 from interp.sources.unco.instantiate import logical_violation
@@ -30,6 +30,7 @@ from interp.sources.unco.spec import (
     Operation,
     Rule,
     Specification,
+    number_to_json,
     specification_to_json,
 )
 from interp.sources.unco.tasks import Task, read_tasks, task_from_json, task_to_json
@@ -319,6 +320,36 @@ def test_an_llm_renderer_is_kept_only_if_nothing_is_lost(groups: list[Group]) ->
     assert llm_renderer(faithful, validator("?", gold, gold))(instance, Random(0)) is None
 
 
+def test_facts_are_looked_for_as_whole_words_and_the_answer_must_stay_out(
+    groups: list[Group],
+) -> None:
+    group = next(g for g in groups if g[0].instance.gold.number is not None)
+    instance, prompt = group[0].instance, group[0].prompt
+    assert lost_facts(instance, prompt) == ()
+    told = f"{prompt} (It is {number_to_json(instance.gold.number or Fraction(0)):,}.)"
+    assert lost_facts(instance, told) == ("nothing of the answer",)
+    condition = next(c for c in instance.spec.conditions if isinstance(c.value, int))
+    value = f"{condition.value:,} "
+    assert lost_facts(instance, prompt.replace(value, f"9{value}")) != ()
+
+
+def test_an_llm_author_can_fill_a_build() -> None:
+    asked: list[str] = []
+
+    def llm(prompt: str) -> str:
+        asked.append(prompt)
+        # The example of the prompt, first with an unknown unit, then as it stands.
+        example = next(line for line in prompt.splitlines() if line.startswith("{"))
+        return example if "It was refused" in prompt else example.replace('"weights"', '"weight"')
+
+    book = Ledger()
+    built = list(build_groups(3, 8, author=llm_author(llm), ledger=book))
+    assert len(built) == 3 and len(asked) == 2 * book.candidates
+    for group in built:
+        task = line(group[0])
+        assert naive.solutions(task, naive.records(task)) == [task["gold"]]
+
+
 def test_tasks_survive_their_json_line(groups: list[Group], tmp_path: Path) -> None:
     for group in groups[:20]:
         for task in group:
@@ -330,6 +361,11 @@ def test_tasks_survive_their_json_line(groups: list[Group], tmp_path: Path) -> N
         (entry | {"setting": "hostile"}, "hostile"),
         (entry | {"roles": entry["roles"][:-1]}, "No record gives"),
         (entry | {"rule": entry["rule"] | {"operation": "median"}}, "median"),
+        (entry | {"rule": entry["rule"] | {"operands": []}}, "breaks a rule"),
+        (entry | {"gold": {"decision": "none", "candidate": None, "number": 7}}, "wrong"),
+        (entry | {"defects": [entry["defects"][0] | {"role": "night porter"}]}, "night porter"),
+        (entry | {"defects": [entry["defects"][0] | {"reported": None}]}, "does not say"),
+        (entry, "twice"),
     ):
         path.write_text(json.dumps(entry) + "\n" + json.dumps(broken) + "\n")
         with pytest.raises(SourceError, match="line 2") as caught:

@@ -101,7 +101,9 @@ def unco(
         max_rounds: rounds of asking or waiting.
         tasks: file of `interp unco build`, instead of groups and seed.
     """
-    chosen = SETTINGS if settings is None else settings.replace("+", ",").split(",")
+    chosen = (
+        SETTINGS if settings is None else [s.strip() for s in settings.replace("+", ",").split(",")]
+    )
     for name, known in (*((name, SETTINGS) for name in chosen), (arm, ARMS)):
         if name not in known:
             raise SourceError(f"{name!r} is unknown. {did_you_mean(name, known)}")
@@ -137,7 +139,7 @@ def _play(arm: str, max_rounds: int, seed: int) -> Solver:
         del generate  # the loop decides when the model speaks
         model = get_model()
         episode = start(task_from_json(state.metadata["task"]), arm, max_rounds)  # type: ignore[arg-type]  # checked
-        hinted = False
+        told = ""
         while not episode.ended:
             output = await model.generate(state.messages, tools=list(_TOOLS))
             message = output.message
@@ -146,9 +148,13 @@ def _play(arm: str, max_rounds: int, seed: int) -> Solver:
             before = len(episode.rounds)
             episode = step(episode, action_of(message))
             seen = episode.observation()
-            news = transcript_text(episode.rounds[before:]) if not episode.ended else ""
-            tell = seen.hint.text if seen.hint is not None and not hinted else ""
-            hinted = hinted or bool(tell)
+            news = (
+                transcript_text(episode.rounds[before:], first=before + 1)
+                if not episode.ended
+                else ""
+            )
+            hint = seen.hint.text if seen.hint is not None else ""
+            tell, told = (hint if hint != told else ""), hint
             left = f"Rounds left: {seen.rounds_left}."
             said = "\n".join(part for part in (news, tell, left) if part)
             state.messages += _answers(message, said)
@@ -176,7 +182,9 @@ def action_of(message: ChatMessageAssistant) -> Action:
     asks = [call for call in calls if call.function == "ask"]
     if asks:
         pairs = [(call.arguments.get("role"), call.arguments.get("message")) for call in asks]
-        messages = tuple((r, m) for r, m in pairs if isinstance(r, str) and isinstance(m, str))
+        messages = tuple(
+            (r, m) for r, m in pairs if isinstance(r, str) and isinstance(m, str) and m.strip()
+        )
         if len(messages) == len(pairs):
             return Ask(messages)
         return Malformed(message.text, "a question lacks its role or its message")
@@ -186,7 +194,9 @@ def action_of(message: ChatMessageAssistant) -> Action:
 
 
 def _submit(call: ToolCall, answers: int) -> Action:
-    name = call.arguments.get("candidate")
+    if not {"candidate", "number"} <= set(call.arguments):
+        return Malformed(str(call.arguments), "an answer lacks its candidate or its number")
+    name = call.arguments["candidate"]
     if name is not None and not isinstance(name, str):
         return Malformed(str(call.arguments), "the candidate is no name")
     return Submit(name, call.arguments.get("number"), answers)

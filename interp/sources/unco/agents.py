@@ -86,9 +86,10 @@ def oracle(seen: Observation) -> Action:
 
 def random_agent(seed: int) -> Agent:
     """An agent that asks, waits and answers at random; one seed, one behaviour."""
-    rng = Random(f"unco/random-agent/{seed}")
 
     def act(seen: Observation) -> Action:
+        # Of the moment alone: a run that was stopped goes on with the same draws.
+        rng = Random(f"unco/random-agent/{seed}/{seen.prompt}/{len(seen.rounds)}")
         draw = rng.random()
         if seen.rounds_left and draw < 0.5:
             return Ask(((rng.choice(seen.spec.roles), REPORT),))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date, timedelta
 from random import Random
 from typing import Any, get_args
@@ -18,11 +19,15 @@ from interp.sources.unco.spec import (
     Specification,
     Value,
     specification_from_json,
+    specification_to_json,
 )
-from interp.sources.unco.validate import N_CANDIDATES, Violation, violations
+from interp.sources.unco.validate import N_CANDIDATES, RULES, Violation, violations
 from interp.sources.unco.vocabulary import MONTHS, Domain, domains
 
-__all__ = ["LlmAuthor", "author_with_llm", "cells", "write_specification"]
+__all__ = ["Author", "LlmAuthor", "author_with_llm", "cells", "llm_author", "write_specification"]
+
+Author = Callable[[Random, Domain, Operation], Specification | None]
+"""Writes a specification of a domain and an operation; None where it could not."""
 
 LlmAuthor = Callable[[str], str]
 """Takes a prompt, returns the text of a JSON object in the form of docs/unco.md."""
@@ -98,11 +103,29 @@ def author_with_llm(
     return None, problems
 
 
+def llm_author(llm: LlmAuthor) -> Author:
+    """An author for `build_groups` that asks an LLM, with a specification of ours as example."""
+
+    def write(rng: Random, domain: Domain, operation: Operation) -> Specification | None:
+        example = write_specification(rng, domain, operation)
+        rules = "\n".join(f"- {rule}" for rule in RULES.values())
+        prompt = (
+            f"Write a decision problem about {domain.title} whose numerical rule is a {operation}, "
+            f"as one JSON object in the form of this example:\n"
+            f"{json.dumps(specification_to_json(example))}\nIt must keep these rules:\n{rules}"
+        )
+        spec, _ = author_with_llm(llm, prompt)
+        fits = spec is not None and spec.rule.operation == operation
+        return replace(spec, domain=domain.key) if spec is not None and fits else None
+
+    return write
+
+
 def _read(reply: str) -> tuple[Specification | None, tuple[Violation | str, ...]]:
     try:
         record = json.loads(reply[reply.find("{") : reply.rfind("}") + 1])
         spec = specification_from_json(record)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         return None, (f"not a JSON object: {error}",)
     except SourceError as error:
         return None, (str(error),)

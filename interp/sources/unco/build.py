@@ -9,7 +9,7 @@ from random import Random
 from typing import Final
 
 from interp.errors import SourceError
-from interp.sources.unco.author import cells, write_specification
+from interp.sources.unco.author import Author, cells, write_specification
 from interp.sources.unco.defects import Defect, draw_defects, settings
 from interp.sources.unco.instantiate import Instance, instantiate
 from interp.sources.unco.render import render_prompt
@@ -46,7 +46,12 @@ class Ledger:
 
 
 def build_groups(
-    n: int, seed: int, *, ledger: Ledger | None = None, renderer: Renderer | None = None
+    n: int,
+    seed: int,
+    *,
+    ledger: Ledger | None = None,
+    author: Author = write_specification,
+    renderer: Renderer | None = None,
 ) -> Iterator[tuple[Task, ...]]:
     """Yield `n` groups of five tasks, one a setting.
 
@@ -58,6 +63,7 @@ def build_groups(
         n: number of groups.
         seed: every choice follows from it.
         ledger: filled with what was refused on the way.
+        author: writes the specifications; by default the program.
         renderer: words the task; None takes the program's own templates.
 
     Raises:
@@ -73,7 +79,7 @@ def build_groups(
         for attempt in range(_ATTEMPTS):
             rng = Random(f"unco/{VERSION}/{seed}/{index}/{attempt}")
             book.candidates += 1
-            made = _attempt(write_specification(rng, domain, operation), rng, book, renderer)
+            made = _attempt(author(rng, domain, operation), rng, book, renderer)
             if made is None:
                 continue
             instance, defects, prompt = made
@@ -95,8 +101,11 @@ def build_groups(
 
 
 def _attempt(
-    spec: Specification, rng: Random, book: Ledger, renderer: Renderer | None
+    spec: Specification | None, rng: Random, book: Ledger, renderer: Renderer | None
 ) -> tuple[Instance, tuple[Defect, Defect, Defect], str] | None:
+    if spec is None:
+        book.rejected["specification"] += 1
+        return None
     broken = violations(spec)
     if broken:
         book.rejected["specification"] += 1

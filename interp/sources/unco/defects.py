@@ -125,8 +125,9 @@ def defect_violation(instance: Instance, defects: tuple[Defect, ...]) -> str | N
     """Why the defects do not make a setting; None where they do.
 
     Each must be decision-relevant on its own and all must be together: taken at face value the
-    answer is another one, and a range or a silence leaves more than one answer possible. A range
-    holds the true value; a value of the other context is the one that the records hold.
+    answer is another one, and what is not known then (all of the fact where its value is of another
+    context) leaves more than one answer possible. A range holds the true value; a value of the
+    other context is the one that the records hold.
     """
     spec = instance.spec
     if len({defect.role for defect in defects}) < len(defects):
@@ -139,7 +140,7 @@ def defect_violation(instance: Instance, defects: tuple[Defect, ...]) -> str | N
             assert defect.candidate is not None and defect.fact is not None
             if defect.reported != instance.others[defect.candidate][defect.fact]:
                 return "misaligned: the value reported is not in the records"
-        elif len(possible_answers(spec, _left_open(instance, defect))) < 2:
+        if len(possible_answers(spec, _left_open(instance, defect))) < 2:
             return f"{defect.kind}: what is left open does not matter"
         if defect.kind == "incomplete":
             assert defect.candidate is not None and defect.fact is not None
@@ -161,6 +162,9 @@ def _left_open(
     if defect.kind == "missed":
         for facts in options.values():
             facts.update({f.key: representatives(spec, f) for f in spec.facts_of(defect.role)})
+    elif defect.kind == "misaligned":
+        assert defect.candidate is not None and defect.fact is not None
+        options[defect.candidate][defect.fact] = representatives(spec, spec.fact(defect.fact))
     else:
         assert defect.candidate is not None and defect.fact is not None
         assert defect.reported_low is not None and defect.reported_high is not None

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any, Final, Literal
 
+from interp.sources.unco.defects import Defect
 from interp.sources.unco.interventions import Arm, Hint, hint_for
-from interp.sources.unco.replies import Reply, is_corrective, reply
+from interp.sources.unco.replies import Reply, after_defect, is_corrective, reply
 from interp.sources.unco.spec import Answer, Specification
 from interp.sources.unco.tasks import Task
 
@@ -26,6 +27,7 @@ __all__ = [
     "Ask",
     "Malformed",
     "Observation",
+    "Responder",
     "Round",
     "State",
     "Submit",
@@ -113,7 +115,8 @@ class Observation:
         spec: the decision problem, without values.
         prompt: the same in prose.
         rounds: what has happened.
-        hint: the intervention, from the first defective reply on; None in the arm `none`.
+        hint: the intervention, on the defects that have shown and are not yet put right; None in
+            the arm `none`, and where there are none.
         rounds_left: rounds of asking or waiting that are left; at 0 only an answer counts.
     """
 
@@ -125,6 +128,8 @@ class Observation:
 
 
 Agent = Callable[[Observation], Action]
+Responder = Callable[[Task, str, str, Sequence[str]], Reply | None]
+"""Answers for a role: task, role, message, earlier messages; None is silence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +157,17 @@ class State:
 
     def observation(self) -> Observation:
         """What the agent sees now."""
-        met = any(
-            defect.role in [role for r in self.rounds for role in _asked(r)]
+        open_defects = tuple(
+            defect
             for defect in self.task.defects
+            if after_defect(self.task.instance, defect, self.asked(defect.role)) is not None
+            and not recovered(self, defect)
         )
         return Observation(
             self.task.instance.spec,
             self.task.prompt,
             self.rounds,
-            hint_for(self.task, self.arm) if met else None,
+            hint_for(self.task, self.arm, open_defects),
             self.max_rounds - len(self.rounds),
         )
 
@@ -180,8 +187,14 @@ def start(task: Task, arm: Arm = "none", max_rounds: int = MAX_ROUNDS) -> State:
     return State(task, arm, max_rounds)
 
 
-def step(state: State, action: Action) -> State:
-    """The state after an action; an ended episode stays as it is."""
+def step(state: State, action: Action, responder: Responder = reply) -> State:
+    """The state after an action; an ended episode stays as it is.
+
+    Args:
+        state: before.
+        action: of the main agent.
+        responder: the role agents; by default the program, which answers from the records.
+    """
     if state.ended:
         return state
     counts = Counter(state.counts)
@@ -195,7 +208,7 @@ def step(state: State, action: Action) -> State:
         # Out of rounds, and what came was no answer.
         counts["malformed"] += isinstance(action, Malformed)
         return replace(state, ended="no_answer", counts=counts)
-    made = _round(state, action)
+    made = _round(state, action, responder)
     counts["malformed"] += isinstance(action, Malformed)
     counts["waits"] += isinstance(action, Wait)
     counts["unknown_roles"] += len(made.unknown)
@@ -203,7 +216,7 @@ def step(state: State, action: Action) -> State:
     return replace(state, rounds=(*state.rounds, made), counts=counts)
 
 
-def _round(state: State, action: Action) -> Round:
+def _round(state: State, action: Action, responder: Responder) -> Round:
     if isinstance(action, Malformed):
         return Round(action, note=f"That was not understood: {action.reason}.")
     if not isinstance(action, Ask):
@@ -212,14 +225,14 @@ def _round(state: State, action: Action) -> Round:
     known: dict[str, list[str]] = {}
     unknown = []
     for name, text in action.messages:
-        role = roles.get(name.strip().removeprefix("the ").lower())
+        role = roles.get(name.strip().lower().removeprefix("the "))
         if role is None:
             unknown.append(name)
         else:
             known.setdefault(role, []).append(text)
     # Several messages to one role in one round are one contact.
     messages = tuple((role, " ".join(texts)) for role, texts in known.items())
-    answered = [(r, reply(state.task, r, text, state.asked(r))) for r, text in messages]
+    answered = [(r, responder(state.task, r, text, state.asked(r))) for r, text in messages]
     return Round(
         Ask(messages),
         tuple(found for _, found in answered if found is not None),
@@ -235,14 +248,14 @@ def _asked(made: Round) -> list[str]:
 
 def _understood(task: Task, action: Submit) -> tuple[Answer | None, str]:
     names = {name.lower(): name for name in task.instance.spec.candidates}
-    if action.candidate is None:
-        return Answer("none", None, None), ""
+    number = read_number(action.number)
+    if number is None and action.number is not None:
+        return None, f"{str(action.number)[:60]!r} is no number"
+    if action.candidate is None or action.candidate.strip().lower() in ("none", "null"):
+        return Answer("none", None, number), ""
     name = names.get(str(action.candidate).strip().lower())
     if name is None:
         return None, f"{action.candidate!r} is none of {', '.join(names.values())}"
-    number = read_number(action.number)
-    if number is None:
-        return None, f"{action.number!r} is no number"
     return Answer("select", name, number), ""
 
 
@@ -252,7 +265,7 @@ def read_number(value: object) -> Fraction | None:
         return None
     try:
         number = Decimal(str(value).replace(",", "").strip())
-    except InvalidOperation:
+    except (InvalidOperation, ValueError):  # ValueError: more digits than Python writes
         return None
     # A huge exponent would be expanded into as many digits.
     return Fraction(number) if number.is_finite() and abs(number.adjusted()) < 40 else None
@@ -271,11 +284,40 @@ def correct(task: Task, answer: Answer | None) -> bool:
 def followed_up(state: State, role: str) -> Literal["none", "unclassified", "targeted"]:
     """What kind of follow-up a role with a defect got after its first, defective reply."""
     defect = state.task.defect_of(role)
-    later = state.asked(role)[1:]
-    if defect is None or not later:
+    if defect is None:
+        return "none"
+    later = after_defect(state.task.instance, defect, state.asked(role))
+    if not later:
         return "none"
     aimed = any(is_corrective(state.task.instance, defect, text) for text in later)
     return "targeted" if aimed else "unclassified"
+
+
+def recovered(state: State, defect: Defect) -> bool:
+    """Whether the facts that a defect concerns have arrived, exact and in the right context."""
+    instance = state.task.instance
+    concerned = {
+        (name, fact.key)
+        for name in instance.spec.candidates
+        for fact in instance.spec.facts_of(defect.role)
+        if defect.candidate in (None, name) and defect.fact in (None, fact.key)
+    }
+    arrived = {
+        (said.candidate, said.fact)
+        for made in state.rounds
+        for answer in made.replies
+        for said in answer.evidence
+        if said.context == instance.spec.fact(said.fact).context
+        and said.value == instance.values[said.candidate][said.fact]
+    }
+    return concerned <= arrived
+
+
+def _writable(number: object) -> object:
+    try:
+        return json.loads(json.dumps(number, default=str))
+    except ValueError:
+        return "a number that is too long to write"
 
 
 def action_to_json(action: Action) -> dict[str, Any]:
@@ -289,7 +331,7 @@ def action_to_json(action: Action) -> dict[str, Any]:
             return {
                 "type": "submit",
                 "candidate": action.candidate,
-                "number": json.loads(json.dumps(action.number, default=str)),
+                "number": _writable(action.number),
             }
         case Malformed():
             return {"type": "malformed", "text": action.text, "reason": action.reason}

@@ -9,10 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from interp.errors import ResultError
-from interp.files import require_file
-from interp.sources.unco.defects import Defect
-from interp.sources.unco.environment import State, action_to_json, correct, followed_up
-from interp.sources.unco.replies import Evidence
+from interp.files import require_file, sha256_json
+from interp.sources.unco.environment import (
+    State,
+    action_to_json,
+    correct,
+    followed_up,
+    recovered,
+)
+from interp.sources.unco.replies import after_defect
+from interp.sources.unco.tasks import Task, task_to_json
 
 __all__ = ["EPISODE_FIELDS", "Recovery", "episode_record", "read_episodes", "recoveries"]
 
@@ -24,6 +30,9 @@ EPISODE_FIELDS = (
     "agent",
     "arm",
     "seed",
+    "max_rounds",
+    "opening",
+    "group_sha256",
     "rounds",
     "ended",
     "answer",
@@ -43,7 +52,7 @@ class Recovery:
     Attributes:
         kind: of the defect.
         role: whose reply it was.
-        met: whether the role was asked at all, so that the defect could be seen.
+        met: whether the defective reply, or the silence, has occurred.
         follow_up: `none`; `unclassified`, asked again without the corrective action; `targeted`,
             with it. Any contact after a missed reply is targeted.
         recovered: whether the facts concerned have arrived, exact and in the context asked about.
@@ -69,9 +78,9 @@ def recoveries(state: State) -> tuple[Recovery, ...]:
             Recovery(
                 defect.kind,
                 defect.role,
-                contacts > 0,
+                after_defect(state.task.instance, defect, state.asked(defect.role)) is not None,
                 followed_up(state, defect.role),
-                _recovered(state, defect),
+                recovered(state, defect),
                 contacts,
                 max(0, contacts - 2),
             )
@@ -79,34 +88,8 @@ def recoveries(state: State) -> tuple[Recovery, ...]:
     return tuple(found)
 
 
-def _recovered(state: State, defect: Defect) -> bool:
-    instance = state.task.instance
-    concerned = {
-        (name, fact.key)
-        for name in instance.spec.candidates
-        for fact in instance.spec.facts_of(defect.role)
-        if defect.candidate in (None, name) and defect.fact in (None, fact.key)
-    }
-    arrived = {
-        (said.candidate, said.fact)
-        for made in state.rounds
-        for answer in made.replies
-        for said in answer.evidence
-        if _exact(state, said)
-    }
-    return concerned <= arrived
-
-
-def _exact(state: State, said: Evidence) -> bool:
-    instance = state.task.instance
-    return (
-        said.context == instance.spec.fact(said.fact).context
-        and said.value == instance.values[said.candidate][said.fact]
-    )
-
-
-def episode_record(state: State, agent: str, seed: int) -> dict[str, Any]:
-    """The JSON object of an ended episode."""
+def episode_record(state: State, agent: str, seed: int, *, opening: bool = False) -> dict[str, Any]:
+    """The JSON object of an ended episode; `opening`: its first round was made for the agent."""
     task, spec = state.task, state.task.instance.spec
     counts = {name: int(count) for name, count in sorted(state.counts.items())}
     return {
@@ -117,6 +100,9 @@ def episode_record(state: State, agent: str, seed: int) -> dict[str, Any]:
         "agent": agent,
         "arm": state.arm,
         "seed": seed,
+        "max_rounds": state.max_rounds,
+        "opening": opening,
+        "group_sha256": _group_sha256(task),
         "rounds": len(state.rounds),
         "ended": state.ended,
         "answer": None if state.answer is None else state.answer.to_json(),
@@ -148,19 +134,54 @@ def read_episodes(path: Path) -> list[Mapping[str, Any]]:
     """
     require_file(path, "a log of episodes (interp unco play)", ResultError)
     found: list[Mapping[str, Any]] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        # Not splitlines: a message may hold characters that it takes for line ends.
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise ResultError(f"{path} is not UTF-8 text ({error}); expected a log.") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         try:
             record = json.loads(line)
-        except json.JSONDecodeError as error:
+        except ValueError as error:
             raise ResultError(f"{path}, line {number} is not JSON: {error}.") from error
-        missing = [name for name in EPISODE_FIELDS if name not in record] if isinstance(
-            record, dict
-        ) else list(EPISODE_FIELDS)  # fmt: skip
-        if missing:
-            raise ResultError(
-                f"{path}, line {number} is no episode: it lacks {', '.join(missing)}."
-            )
+        wrong = _wrong_fields(record)
+        if wrong:
+            raise ResultError(f"{path}, line {number} is no episode: {wrong}.")
         found.append(record)
     if not found:
         raise ResultError(f"{path} holds no episode; expected one JSON object a line.")
     return found
+
+
+def _wrong_fields(record: object) -> str | None:
+    """What keeps a JSON value from being an episode; None if nothing does."""
+    if not isinstance(record, dict):
+        return f"it is {record!r:.60}, expected a JSON object"
+    if missing := [name for name in EPISODE_FIELDS if name not in record]:
+        return f"it lacks {', '.join(missing)}"
+    kinds: tuple[tuple[str, type], ...] = (
+        *((name, str) for name in ("group_id", "setting", "agent", "arm", "group_sha256")),
+        *((name, bool) for name in ("correct", "opening")),
+        *((name, int) for name in ("rounds", "max_rounds")),
+        ("counts", dict),
+        ("defects", list),
+    )
+    for name, kind in kinds:
+        if not isinstance(record[name], kind):
+            return f"{name} is {record[name]!r:.60}, expected {kind.__name__}"
+    if not all(isinstance(count, int) for count in record["counts"].values()):
+        return "counts holds something that is no number"
+    for defect in record["defects"]:
+        if not isinstance(defect, dict) or set(defect) != set(Recovery.__dataclass_fields__):
+            return (
+                f"a defect is {defect!r:.60}, expected {', '.join(Recovery.__dataclass_fields__)}"
+            )
+    return None
+
+
+def _group_sha256(task: Task) -> str:
+    """Digest of what the settings of a group share: episodes are paired only where it is equal."""
+    record = task_to_json(task)
+    return sha256_json({k: v for k, v in record.items() if k not in ("setting", "defects")})

@@ -36,13 +36,20 @@ class Hint:
     messages: tuple[tuple[str, str], ...] = ()
 
 
-def hint_for(task: Task, arm: Arm) -> Hint | None:
-    """The hint of a task under an arm; None for the arm `none` and for a task without defects."""
+def hint_for(task: Task, arm: Arm, defects: tuple[Defect, ...]) -> Hint | None:
+    """The hint on some of a task's defects; None for the arm `none` and where there are none.
+
+    Args:
+        task: with the defects.
+        arm: how much is said.
+        defects: those that have shown and are not yet put right: of others nothing true can be
+            said to the agent.
+    """
     level = ARMS.index(arm)
-    if level == 0 or not task.defects:
+    if level == 0 or not defects:
         return None
     sentences = ["Something in the exchange so far needs to be put right before you decide."]
-    for defect in task.defects if level >= 2 else ():
+    for defect in defects if level >= 2 else ():
         sentences.append(f"It concerns the {defect.role}.")
         if level >= 3:
             sentences.append(_diagnosis(task, defect))
@@ -52,8 +59,8 @@ def hint_for(task: Task, arm: Arm) -> Hint | None:
     return Hint(
         arm,
         " ".join(sentences),
-        tuple(defect.role for defect in task.defects) if level >= 2 else (),
-        tuple((d.role, corrective_message(task.instance, d)) for d in task.defects)
+        tuple(defect.role for defect in defects) if level >= 2 else (),
+        tuple((d.role, corrective_message(task.instance, d)) for d in defects)
         if level >= 4
         else (),
     )

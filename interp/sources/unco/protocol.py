@@ -21,9 +21,7 @@ __all__ = ["SYSTEM", "agent_messages", "parse_action", "transcript_text"]
 
 SYSTEM: Final = (
     "You coordinate a decision. The evidence lies with colleagues who answer from records of their "
-    "own; you see only what they write to you. A reply may be about another period or place than "
-    "the one you need, may be too vague to decide, or may not come at all. Decide from evidence "
-    "that is about what was asked, and exact enough."
+    "own; you see only what they write to you. Decide from that, and from the task."
 )
 
 TOOLS: Final = (
@@ -34,16 +32,17 @@ TOOLS: Final = (
 )
 
 
-def transcript_text(rounds: Sequence[Round], *, replies: int | None = None) -> str:
+def transcript_text(rounds: Sequence[Round], *, replies: int | None = None, first: int = 1) -> str:
     """The exchange so far, a line a message.
 
     Args:
         rounds: what happened.
-        replies: number of replies of the last round to show; None shows all.
+        replies: number of replies of the last round to show; None shows all, silences included.
+        first: number of the first of these rounds.
     """
     lines = []
-    for number, made in enumerate(rounds, 1):
-        last = number == len(rounds)
+    for number, made in enumerate(rounds, first):
+        last = made is rounds[-1]
         lines.append(f"Round {number}.")
         if isinstance(made.action, Ask):
             lines += [f"You asked the {role}: {text}" for role, text in made.action.messages]
@@ -114,7 +113,7 @@ def _json_objects(text: str) -> list[Any]:
     while place != -1:
         try:
             value, end = decoder.raw_decode(text, place)
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):  # ValueError also: a number of thousands of digits
             end = place + 1
         else:
             found.append(value)

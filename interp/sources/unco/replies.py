@@ -22,6 +22,7 @@ from interp.sources.unco.tasks import Task
 __all__ = [
     "Evidence",
     "Reply",
+    "after_defect",
     "corrective_message",
     "is_corrective",
     "recovery_violation",
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 EXACT: Final = re.compile(
-    r"\b(exact(ly)?|precise(ly)?|specific(ally)?|single (figure|number|value)|range)\b",
+    r"\b(exact(ly)?|precise(ly)?|single (figure|number|value))\b",
     re.IGNORECASE,
 )
 """Words that ask for a number instead of a range."""
@@ -87,9 +88,9 @@ def reply(task: Task, role: str, message: str, earlier: Sequence[str]) -> Reply 
     """
     spec = task.instance.spec
     defect = task.defect_of(role)
-    followed_up = [*earlier, message][1:]
     active = defect is not None and not any(
-        is_corrective(task.instance, defect, text) for text in followed_up
+        is_corrective(task.instance, defect, text)
+        for text in after_defect(task.instance, defect, [*earlier, message]) or ()
     )
     if defect is not None and defect.kind == "missed" and active:
         return None
@@ -109,19 +110,39 @@ def is_corrective(instance: Instance, defect: Defect, message: str) -> bool:
     """Whether a follow-up message to the defect's role is its corrective action.
 
     `misaligned`: it names the period or place that the decision asks about. `incomplete`: it asks
-    for an exact value. Where either names facts of the role, the one concerned is among them.
-    `missed`: any further message.
+    for an exact value. Where either names facts of the role, or candidates, the one concerned is
+    among them. `missed`: any further message.
     """
     if defect.kind == "missed":
         return True
     assert defect.fact is not None
     fact = instance.spec.fact(defect.fact)
-    named = [f.key for f in instance.spec.facts_of(defect.role) if _mentions(message, f.label)]
-    if named and fact.key not in named:
+    if not _concerns(instance, defect, message):
         return False
     if defect.kind == "incomplete":
         return EXACT.search(message) is not None
     return _mentions(message, fact.context)
+
+
+def after_defect(
+    instance: Instance, defect: Defect, messages: Sequence[str]
+) -> tuple[str, ...] | None:
+    """The messages to the defect's role after the one that it answered defectively; None if none.
+
+    A reply on other facts or candidates than the one concerned shows nothing of the defect.
+    """
+    for place, text in enumerate(messages):
+        if defect.kind == "missed" or _concerns(instance, defect, text):
+            return tuple(messages[place + 1 :])
+    return None
+
+
+def _concerns(instance: Instance, defect: Defect, message: str) -> bool:
+    """Whether a reply to the message says something on the defect's fact and candidate."""
+    spec = instance.spec
+    facts = [f.key for f in spec.facts_of(defect.role) if _mentions(message, f.label)]
+    names = [name for name in spec.candidates if _mentions(message, name)]
+    return (not facts or defect.fact in facts) and (not names or defect.candidate in names)
 
 
 def corrective_message(instance: Instance, defect: Defect) -> str:

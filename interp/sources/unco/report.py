@@ -46,7 +46,7 @@ class SettingRow:
     mean_rounds: float
     drop: Estimate | None
     n_pairs: int
-    kept: float | None
+    kept: Estimate | None
     no_answer: int
     malformed: float
     unknown_roles: float
@@ -118,7 +118,9 @@ def setting_rows(episodes: Sequence[Episode], *, seed: int) -> list[SettingRow]:
                 sum(episode["rounds"] for episode in found.values()) / n,
                 bootstrap_mean(differences, pairs, seed=seed) if pairs else None,
                 len(pairs),
-                sum(bool(found[g]["correct"]) for g in base) / len(base) if base else None,
+                bootstrap_mean([bool(found[g]["correct"]) for g in base], base, seed=seed)
+                if base
+                else None,
                 sum(episode["ended"] == "no_answer" for episode in found.values()),
                 counts.get("malformed", 0) / n,
                 counts.get("unknown_roles", 0) / n,
@@ -163,6 +165,7 @@ def recovery_rows(episodes: Sequence[Episode]) -> list[RecoveryRow]:
 
 def _cells(episodes: Sequence[Episode]) -> dict[tuple[str, str, str], dict[str, Episode]]:
     cells: dict[tuple[str, str, str], dict[str, Episode]] = {}
+    same: dict[tuple[str, str], object] = {}
     for episode in episodes:
         key = (str(episode["agent"]), str(episode["arm"]), str(episode["setting"]))
         if key[1] not in ARMS or key[2] not in SETTINGS:
@@ -177,6 +180,13 @@ def _cells(episodes: Sequence[Episode]) -> dict[tuple[str, str, str], dict[str, 
                 f"{key[0]} played {group}/{key[2]} twice under the arm {key[1]}; give a log once."
             )
         cell[group] = episode
+        for name, of in (("group_sha256", group), ("max_rounds", key[0]), ("opening", key[0])):
+            known = same.setdefault((name, of), episode[name])
+            if known != episode[name]:
+                raise ResultError(
+                    f"Episodes of {of} differ in {name} ({known!r} and {episode[name]!r}), so they "
+                    f"cannot be compared. Report on them one after the other."
+                )
     order: dict[str, int] = {name: i for i, name in enumerate((*ARMS, *SETTINGS))}
     return dict(sorted(cells.items(), key=lambda e: (e[0][0], order[e[0][1]], order[e[0][2]])))
 

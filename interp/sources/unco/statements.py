@@ -8,12 +8,13 @@ with two candidates; the third in twins that say the opposite of the same exchan
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from random import Random
 from typing import Any, Final, Literal
 
+from interp.sources.unco.defects import Defect, DefectKind
 from interp.sources.unco.environment import Ask, Round, start, step
 from interp.sources.unco.replies import Evidence, Reply, corrective_message
 from interp.sources.unco.solve import possible_answers, representatives
@@ -60,7 +61,7 @@ class Statement:
         label: whether it holds.
         claim: the same for programs: `type` and what it is about.
         rounds: the exchange up to the reply.
-        replies: number of replies of the last round that have come.
+        replies: number of replies of the last round that have come; None: the round is over.
     """
 
     text: str
@@ -68,7 +69,7 @@ class Statement:
     label: bool
     claim: Mapping[str, Any]
     rounds: tuple[Round, ...]
-    replies: int
+    replies: int | None
 
 
 def is_settled(spec: Specification, said: Evidence) -> bool:
@@ -125,8 +126,8 @@ _MISSING: Final = {
     "complete": ("Nothing that the decision needs is missing any more.", False),
     "not_yet": ("The evidence so far does not yet determine the answer.", True),
     "determined": ("The evidence so far determines the answer.", False),
-    "must_ask": ("Somebody must be asked again before the answer is certain.", True),
-    "can_stop": ("The answer is certain without asking anybody again.", False),
+    "must_ask": ("Somebody must still be asked before the answer is certain.", True),
+    "can_stop": ("The answer is certain without asking anybody else.", False),
 }
 
 
@@ -226,7 +227,7 @@ def missing_pair(
                     _MISSING[name][1] == label,
                     {"type": "missing", "states_missing": _MISSING[name][1], "turn": turn},
                     rounds,
-                    len(rounds[-1].replies),
+                    None,
                 )
                 for name in chosen
             )
@@ -259,10 +260,28 @@ def _exchange(
         if not missing and left == 1 and task.defects:
             messages = tuple((d.role, corrective_message(task.instance, d)) for d in task.defects)
             rounds = _put(task, rounds, messages)
+        elif rng.random() < 0.5:
+            # The same words where they do not help, so that they do not tell by themselves.
+            rounds = _put(task, rounds, _misdirected(task, roles, rng))
         else:
             chosen = rng.sample(defective, 1) if rng.random() < 0.7 else rng.sample(roles, 1)
             rounds = _ask(task, rounds, tuple(chosen), rng.choice(GENERIC), rng)
     return rounds
+
+
+def _misdirected(task: Task, roles: Sequence[str], rng: Random) -> tuple[tuple[str, str], ...]:
+    """Corrective words to roles that have nothing to correct, or to some of those that have."""
+    if len(task.defects) > 1 and rng.random() < 0.5:
+        some = rng.sample(task.defects, rng.randrange(1, len(task.defects)))
+        return tuple((d.role, corrective_message(task.instance, d)) for d in some)
+    spec = task.instance.spec
+    sound = [role for role in roles if task.defect_of(role) is None]
+    messages = []
+    for role in rng.sample(sound, rng.randint(1, min(2, len(sound)))):
+        fact = rng.choice(spec.facts_of(role))
+        kind: DefectKind = rng.choice(("misaligned", "incomplete"))
+        messages.append((role, corrective_message(task.instance, Defect(kind, role, fact.key))))
+    return tuple(messages)
 
 
 def _ask(

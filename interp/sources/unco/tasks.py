@@ -14,8 +14,8 @@ from typing import Any
 
 from interp.errors import SourceError
 from interp.files import require_file
-from interp.sources.unco.defects import SETTINGS, Defect, Setting
-from interp.sources.unco.instantiate import Instance
+from interp.sources.unco.defects import SETTINGS, Defect, Setting, defect_violation
+from interp.sources.unco.instantiate import Instance, logical_violation
 from interp.sources.unco.spec import (
     Answer,
     Fact,
@@ -23,6 +23,7 @@ from interp.sources.unco.spec import (
     specification_from_json,
     specification_to_json,
 )
+from interp.sources.unco.validate import violations
 
 __all__ = ["Task", "read_tasks", "task_from_json", "task_to_json"]
 
@@ -142,6 +143,7 @@ def task_from_json(record: Mapping[str, Any]) -> Task:
             )
         instance = Instance(spec, values, others, answer, tuple(record["necessary_roles"]))
         _require_complete(instance)
+        _require_sound(instance, defects)
         return Task(record["group_id"], record["setting"], instance, defects, record["prompt"])
     except KeyError as error:
         raise SourceError(f"A task lacks the field {error.args[0]!r}.") from error
@@ -163,6 +165,34 @@ def _require_complete(instance: Instance) -> None:
                     )
 
 
+def _require_sound(instance: Instance, defects: tuple[Defect, ...]) -> None:
+    """Raise unless the task keeps every rule that a built one keeps."""
+    for violation in violations(instance.spec):
+        raise SourceError(f"A task breaks a rule. {violation}.")
+    for values in (instance.values, instance.others):
+        for facts in values.values():
+            for key, value in facts.items():
+                text = instance.spec.fact(key).kind in ("status", "date")
+                if isinstance(value, bool) or not isinstance(value, str if text else int):
+                    raise SourceError(f"A record of {key} holds {value!r}, which does not fit it.")
+    if (wrong := logical_violation(instance)) is not None:
+        raise SourceError(f"A task's gold answer or roles are wrong: {wrong}.")
+    for defect in defects:
+        if defect.kind not in ("misaligned", "incomplete", "missed"):
+            raise SourceError(f"A defect is of the kind {defect.kind!r}, which there is not.")
+        if defect.role not in instance.spec.roles:
+            raise SourceError(f"A defect is of {defect.role!r}, which is no role.")
+        complete = {
+            "misaligned": defect.reported is not None,
+            "incomplete": defect.reported_low is not None and defect.reported_high is not None,
+            "missed": True,
+        }[defect.kind]
+        if not complete or (defect.kind != "missed" and None in (defect.fact, defect.candidate)):
+            raise SourceError(f"A {defect.kind} defect does not say what was reported on what.")
+    if (wrong := defect_violation(instance, defects)) is not None:
+        raise SourceError(f"A task's defects are not sound: {wrong}.")
+
+
 def read_tasks(path: Path) -> tuple[Task, ...]:
     """The tasks of a JSONL file.
 
@@ -170,15 +200,21 @@ def read_tasks(path: Path) -> tuple[Task, ...]:
         SourceError: the file is missing, or a line is no task; the line is named.
     """
     require_file(path, "a file of unreliable-colleague tasks (interp unco build)", SourceError)
-    tasks = []
-    with path.open(encoding="utf-8") as handle:
-        for number, line in enumerate(handle, 1):
-            if not line.strip():
-                continue
-            try:
-                tasks.append(task_from_json(json.loads(line)))
-            except (SourceError, json.JSONDecodeError, UnicodeDecodeError) as error:
-                raise SourceError(f"{path}, line {number}: {error}") from error
+    tasks: dict[str, Task] = {}
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{path} is not UTF-8 text ({error}); expected tasks.") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            task = task_from_json(json.loads(line))
+        except (SourceError, ValueError) as error:
+            raise SourceError(f"{path}, line {number}: {error}") from error
+        if task.task_id in tasks:
+            raise SourceError(f"{path}, line {number}: {task.task_id} stands there twice.")
+        tasks[task.task_id] = task
     if not tasks:
         raise SourceError(f"{path} holds no task; expected one JSON object a line.")
-    return tuple(tasks)
+    return tuple(tasks.values())

@@ -134,7 +134,9 @@ def _mismatch(condition: Condition, fact: Fact) -> str | None:
         return None if test == "equals" and value in fact.words else asked
     if fact.kind == "date":
         try:
-            return None if test == "by" and date.fromisoformat(str(value)) else asked
+            # Days are compared as text, so the form matters too.
+            day = date.fromisoformat(value) if isinstance(value, str) else None
+            return None if test == "by" and day and day.isoformat() == value else asked
         except ValueError:
             return asked
     if test not in ("at_least", "at_most") or not isinstance(value, int):
