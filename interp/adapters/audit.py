@@ -279,6 +279,9 @@ def _concluded(
     if judgement.verdict == "indeterminate":
         # What is known is a part of the change, or none of it: no figure for the whole.
         totals = replace(totals, relative=None, max_abs_delta=None)
+    elif any(f.code == "base_names_unknown" for f in findings):
+        # The few modules that were found do not stand for the whole.
+        totals = replace(totals, relative=None)
     together = dict.fromkeys([*findings, *judgement.findings, *found])
     ordered = sorted(together, key=lambda f: _ORDER[f.severity])
     return AdapterAudit(
