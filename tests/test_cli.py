@@ -40,8 +40,9 @@ def test_a_run_leaves_everything_behind(gap: Path) -> None:
     assert names == {
         *("config.json", "items.jsonl", "activations.h5", "answers.jsonl"),
         *("answers.jsonl.manifest.json", "readouts.json", "metrics.csv", "run.json"),
-        *("probe/probes.h5", "probe/probe.json", "probe/layers.csv"),
+        *("probe/probes.h5", "probe/probe.json", "probe/layers.csv", "probe/folds.json"),
         *("steer/steer.h5", "steer/steer.json", "steer/cells.csv"),
+        *("steer/draws.csv", "steer/items.csv"),
         *(
             f"figures/{name}.{suffix}"
             for name in ("accuracy_by_layer", "steering", "represented_expressed")
@@ -247,7 +248,7 @@ def test_the_report_of_a_run_is_one_file_drawn_from_its_files(gap: Path, tmp_pat
     out = tmp_path / "report.html"
     assert ok("report", gap, "--out", out).stdout.split() == [str(out)]
     text = html.unescape(out.read_text())
-    assert text.count('src="data:image/png;base64,') == text.count("<img ") == 6
+    assert text.count('src="data:image/png;base64,') == text.count("<img ") == 7
     for name in ("probe/probe.json", "steer/steer.json", "readouts.json"):
         assert json.loads((gap / name).read_text())["verdict"] in text
     assert f"expression-gap: {read_run(gap).run_id}" in text

@@ -162,7 +162,7 @@ def test_an_answer_file_with_sharing_equals_one_without(
     # The control: replies (where the tiny model is not stuck) and logits differ between items.
     assert family == "gemma3" or len({a.raw for a in found[False]}) > 10
     assert np.std([a.logit_true for a in found[False]]) > 0.01
-    assert tokens[True] < 0.7 * tokens[False]
+    assert tokens[True] < 0.75 * tokens[False]
     # The manifest does not depend on it, so one reopens the other's file.
     answer(
         *(backend, tables, tmp_path / "True.jsonl"),
@@ -225,4 +225,4 @@ def test_steering_after_a_shared_prefix_equals_steering_whole_prompts(
     np.testing.assert_allclose(found[True], found[False], rtol=1e-4, atol=1e-4)
     # The control: the cells differ by far more than that.
     assert np.abs(found[False][1] - found[False][0]).max() > 0.01
-    assert tokens[True] < 0.7 * tokens[False]
+    assert tokens[True] < 0.75 * tokens[False]
