@@ -118,6 +118,15 @@ def summarise(sweep: ProbeSweep, untrained: ProbeSweep | None = None) -> dict[st
             for category in dict.fromkeys(sweep.category)
         },
         "by_category_intervals": category_ends,
+        "text_baselines_by_category": {
+            category: {
+                name: float(
+                    ((odds > 0) == sweep.label)[[c == category for c in sweep.category]].mean()
+                )
+                for name, odds in sweep.baselines.items()
+            }
+            for category in dict.fromkeys(sweep.category)
+        },
         "layers": [
             {
                 "layer": layer,

@@ -300,6 +300,19 @@ def test_length_alone_is_caught_by_the_length_baseline() -> None:
     assert ((found["statement"] > 0) == cache.label).mean() < 0.8
 
 
+def test_wording_that_tells_in_one_category_is_told_by_category() -> None:
+    cache = twins(np.random.default_rng(4), n_groups=25)
+    items = items_of(cache, ["yes it is" if y else "not so" for y in cache.label])
+    plain = items_of(cache, ["so it goes"] * cache.n_items)
+    # Whole groups: every other one has texts that give the label away.
+    telling = [int(group[1:]) % 2 == 0 for group in cache.group_id]
+    texts = [a if t else b for a, b, t in zip(items, plain, telling, strict=True)]
+    cache.category = tuple("told" if t else "silent" for t in telling)
+    by = summarise(sweep(cache, items=texts))["text_baselines_by_category"]
+    assert set(by) == {"told", "silent"}
+    assert by["told"]["statement"] > 0.9 and by["silent"]["statement"] < 0.7
+
+
 def test_nothing_is_claimed_without_the_controls() -> None:
     cache = twins(np.random.default_rng(5))
     assert summarise(sweep(cache))["verdict"].startswith("Not tested")
