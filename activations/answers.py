@@ -307,7 +307,8 @@ def _resume(partial: Path, manifest: Mapping[str, Any]) -> tuple[Answer, ...]:
         with atomic_path(partial) as aside:
             aside.write_text(json.dumps(manifest, ensure_ascii=False) + "\n", encoding="utf-8")
         return ()
-    head, *lines = data[:whole].decode("utf-8").splitlines()
+    # Not splitlines: an answer may hold characters that it takes for line ends.
+    head, *lines = data[:whole].decode("utf-8").removesuffix("\n").split("\n")
     refuse_mismatch(partial, manifest_differences(_object(head), manifest))
     if whole < len(data):
         with partial.open("r+b") as handle:

@@ -58,7 +58,7 @@ def draw_grpo_audit(folder: Path) -> tuple[Path, ...]:
 def _lines(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise ResultError(f"There is no {path}; expected the trajectory of a run.")
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
 
 
 def _trajectory(

@@ -317,6 +317,22 @@ def test_the_reward_is_tomas_s(tmp_path: Path) -> None:
     assert rows[3]["f1"] == pytest.approx(2 / 3)
 
 
+def test_a_completion_with_other_line_ends_is_one_line(tmp_path: Path) -> None:
+    log = RewardLog(tmp_path / "r.jsonl", threshold=0.5, group_size=2, prefix="[ANSWER]")
+    texts = ["a\u2028b", "a\x85b\u2029"]
+    log(
+        ["p"] * 2,
+        texts,
+        gold=["a b"] * 2,
+        item_id=["x", "x"],
+        trainer_state=SimpleNamespace(global_step=0),
+        completion_ids=[],
+    )
+    assert [row["completion"] for row in read_rewards(log.path)] == texts
+    log.keep_until(1)
+    assert len(read_rewards(log.path)) == 2
+
+
 # What Table IV says.
 PAPER = {
     "lora_rank": 8,

@@ -638,3 +638,20 @@ def test_turns_that_name_a_peer_come_first() -> None:
     turns = split_turns(text)
     shown = relevant_turns(text, turns, limit=4)
     assert [turn.number for turn in shown] == [1, 31, 52, 53]
+
+
+def test_what_utf_8_cannot_hold_is_refused(tmp_path: Path) -> None:
+    record = {
+        "trace_key": "k",
+        "trace_id": 1,
+        "framework": "AG2",
+        "model": "m",
+        "code": "clean",
+        "rationale": "\\ud800",
+        "supporting_quote": "q",
+        "coder": "ann",
+    }
+    path = tmp_path / "odd.jsonl"
+    path.write_text(json.dumps(record).replace("\\\\", "\\") + "\n")
+    with pytest.raises(ResultError, match="UTF-8"):
+        read_log(path)

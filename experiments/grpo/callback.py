@@ -334,7 +334,7 @@ def read_trajectory(path: Path) -> tuple[dict[str, Any], ...]:
     if not path.is_file():
         raise ResultError(f"There is no {path}; expected the trajectory of an adapter audit.")
     rows = []
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)

@@ -120,7 +120,10 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     rows = []
-    lines = path.read_text(encoding="utf-8").splitlines()
+    # Not splitlines: a completion may hold characters that it takes for line ends.
+    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    if lines == [""]:
+        return []
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)

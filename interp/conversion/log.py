@@ -26,6 +26,7 @@ __all__ = [
     "parse_entry",
     "read_log",
     "require_unique",
+    "writable",
 ]
 
 CODES: Final = ("clean", "ambiguous", "not_convertible", "structural_mismatch")
@@ -100,6 +101,8 @@ def parse_entry(record: object, needed: Sequence[str] = COUNTED, line: int = 0) 
     for name in LOG_FIELDS:
         if name != "trace_id" and not isinstance(values[name], str):
             raise ResultError(f"{name} is {values[name]!r}, expected text")
+        if name != "trace_id" and not writable(values[name]):
+            raise ResultError(f"{name} is {values[name]!r}, which UTF-8 cannot hold")
     for name in ("trace_key", *(each for each in needed if each in ("framework", "model"))):
         if not values[name].strip():
             raise ResultError(f"{name} is empty")
@@ -163,6 +166,15 @@ def require_unique(entries: Sequence[ConversionEntry]) -> list[str]:
             )
         seen.setdefault(entry.key, entry.line)
     return faults
+
+
+def writable(text: str) -> bool:
+    """Whether a text can be written as UTF-8; half a surrogate pair cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def as_line(entry: ConversionEntry) -> str:

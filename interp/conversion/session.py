@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from interp.conversion.decision import CODE_HELP, CRITERIA, decision_faults, with_criteria
-from interp.conversion.log import CODES, ConversionEntry, ConversionLog
+from interp.conversion.log import CODES, ConversionEntry, ConversionLog, writable
 from interp.conversion.turns import (
     Turn,
     excerpt,
@@ -131,6 +131,8 @@ def _decide(
             return None
         fails = "".join(letter for letter in fails.casefold() if letter not in " ,()")
         faults = decision_faults(code, fails, rationale, quote, record.trajectory)
+        if not (writable(rationale) and writable(quote)):
+            faults = [*faults, "what was typed is not valid UTF-8"]
         if not faults:
             return ConversionEntry(
                 trace_key=record.trace_key,

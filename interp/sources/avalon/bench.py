@@ -126,7 +126,7 @@ def _raw_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             lines = csv.DictReader(text.splitlines(keepends=True), strict=True)
             found: Sequence[Any] = list(lines)
         elif suffix == ".jsonl":
-            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+            found = [json.loads(line) for line in text.split("\n") if line.strip()]
         else:
             found = json.loads(text)
     except (UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:

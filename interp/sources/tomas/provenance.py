@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics import roc_auc_score
 
+from interp.errors import ItemError
 from interp.sources.tomas.schema import TomasItem, framework_of
 
 __all__ = ["AUROC_LIMIT", "Provenance", "provenance"]
@@ -128,7 +129,13 @@ def provenance(
     telling: dict[str, list[str]] = {"train": [], "held_out": []}
     if min(len({i.source for i in pool}) for pool in (train, held_out)) >= _FOLDS:
         words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
-        matrix = words.fit_transform(texts)
+        try:
+            matrix = words.fit_transform(texts)
+        except ValueError as error:
+            raise ItemError(
+                "The items hold no word of two letters or more, so nothing can tell the pools "
+                "apart. Check that they are the items you mean."
+            ) from error
         kernel = (matrix @ matrix.T).toarray()
         auroc = _out_of_fold(kernel, labels, groups, seed)
         rng = np.random.default_rng(seed)
