@@ -50,6 +50,12 @@ class _Commands(TyperGroup):
         except InterpError as error:
             typer.echo(f"Error: {error}", err=True)
             raise typer.Exit(2) from error
+        except UnicodeDecodeError as error:
+            typer.echo(
+                f"Error: A file is not UTF-8 text ({error}). Save it as UTF-8 and try again.",
+                err=True,
+            )
+            raise typer.Exit(2) from error
         except OSError as error:
             if error.errno in (None, errno.EPIPE):
                 raise

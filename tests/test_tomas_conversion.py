@@ -19,6 +19,7 @@ from mast_files import mast_records, write_mast
 
 from experiments.cli import app
 from interp.conversion import CODES, ConversionEntry, ConversionLog, read_log
+from interp.conversion.accounting import read_table
 from interp.conversion.agreement import cohen_kappa
 from interp.conversion.decision import decision_faults, split_criteria, with_criteria
 from interp.conversion.pilot import allocate
@@ -655,3 +656,11 @@ def test_what_utf_8_cannot_hold_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(record).replace("\\\\", "\\") + "\n")
     with pytest.raises(ResultError, match="UTF-8"):
         read_log(path)
+
+
+def test_a_stated_table_of_another_form_is_refused(tmp_path: Path) -> None:
+    for value in ({"rows": 5}, {"rows": [], "totals": "x"}):
+        path = tmp_path / "table.json"
+        path.write_text(json.dumps(value))
+        with pytest.raises(ResultError, match="expected a list and an object"):
+            read_table(path)

@@ -87,6 +87,15 @@ def test_mistakes_are_named(tasks: Path, tmp_path: Path) -> None:
     assert "--played" in refused("run", "noticed-but-silent", "--groups", "3", "--played", "4")
 
 
+def test_a_file_in_another_encoding_ends_in_one_sentence(tmp_path: Path) -> None:
+    only = tmp_path / "only.csv"
+    only.write_bytes("trace_key,trace_id\nM\xfcll,1\n".encode("latin-1"))
+    traces = tmp_path / "traces.json"
+    traces.write_text("[]")
+    arguments = ("tomas", "code", traces, "--coder", "ann", "--only", only)
+    assert "UTF-8" in refused(*arguments, "--log", tmp_path / "log.jsonl")
+
+
 def test_a_stopped_run_goes_on_and_ends_the_same(tmp_path: Path) -> None:
     chosen = [task for group in build_groups(4, 2) for task in group]
     identity = {"tasks": "x"}

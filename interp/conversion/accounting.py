@@ -125,8 +125,13 @@ def read_table(path: Path) -> Accounting:
     columns = ("framework", "model", "coded", *CODES)
     if path.suffix == ".json":
         value = read_json(path, "an accounting table")
-        rows: list[Mapping[str, Any]] = list(value.get("rows") or [])
-        total = value.get("totals")
+        stated_rows, total = value.get("rows") or [], value.get("totals")
+        if not isinstance(stated_rows, list) or not isinstance(total, Mapping | None):
+            raise ResultError(
+                f"{path}: rows is a {type(stated_rows).__name__} and totals a "
+                f"{type(total).__name__}; expected a list and an object, as --json prints them."
+            )
+        rows: list[Mapping[str, Any]] = list(stated_rows)
     else:
         require_file(path, "an accounting table (CSV or JSON)", ResultError)
         with path.open(encoding="utf-8-sig", newline="") as handle:
