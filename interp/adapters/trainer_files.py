@@ -54,11 +54,14 @@ def read_training_arguments(path: Path) -> dict[str, str | float | int]:
         if isinstance(atom, str) and atom in WANTED and atom not in found:
             following = atoms[place + 1 : place + 4]
             if atom == "optim":
-                # An enumeration: the names of its class may come before its value.
+                # An enumeration: the names of its class may come before its value, or before the
+                # name of the member, which Python up to 3.11.3 writes instead.
                 names = [f for f in following if isinstance(f, str)]
-                plain = next((f for f in names if f.islower() and "." not in f), None)
+                plain = next(
+                    (f for f in names if (f.islower() or f.isupper()) and "." not in f), None
+                )
                 if plain is not None:
-                    found[atom] = plain
+                    found[atom] = plain.lower()
             elif following and isinstance(following[0], float | int):
                 found[atom] = following[0]
     return found
