@@ -105,6 +105,10 @@ def small_ratio(value: float) -> str | None:
     return None
 
 
+_MOST_STEPS: Final = 10_000_000
+"""Longer than any run; a rate is kept for every step, so a damaged count would fill the memory."""
+
+
 def _number(entry: Mapping[str, Any], name: str) -> float | None:
     value = entry.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -186,6 +190,12 @@ def read_reward_log(path: Path) -> RewardLog:
             f"`rewards/NAME` (or `rewards/NAME/mean`), as trl's GRPOTrainer logs them."
         )
     total = n_steps or steps[-1].step
+    first, last = steps[0].step, max(total, steps[-1].step)
+    if first < 0 or last > _MOST_STEPS:
+        raise ResultError(
+            f"{path} counts steps from {first} to {last}; expected 0 to {_MOST_STEPS}. Is it a "
+            f"training run's log?"
+        )
     idle = [each.idle for each in steps if each.idle is not None]
     known = len(idle) == len(steps) and any("frac_reward_zero_std" in e for e in entries)
     stds = [each.std for each in steps]

@@ -395,6 +395,7 @@ def test_every_value_can_be_overridden(tmp_path: Path) -> None:
         ({"learning_rate": "fast"}, "learning_rate is 'fast'; expected a number"),
         ({"learning_rate": 0}, "more than 0"),
         ({"learning_rate": float("nan")}, "more than 0"),
+        ({"learning_rate": float("inf")}, "more than 0"),
         ({"max_steps": 2.5}, "max_steps is 2.5; expected a whole number"),
         ({"group_size": 1}, "at least 2"),
         ({"seeds": []}, "seeds is \\[\\]; expected a list of whole numbers"),

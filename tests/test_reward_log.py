@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_data import sample
 
+from interp.errors import ResultError
 from interp.reward_log import read_reward_log, small_ratio
 
 
@@ -162,3 +163,14 @@ def test_published_trainer_states(
     if n == raw["global_step"]:
         rates = [e["learning_rate"] for e in raw["log_history"]]
         assert log.learning_rate_sum == pytest.approx(sum(rates))
+
+
+@pytest.mark.parametrize("damage", [{"global_step": 10**13}, {"step": 1e300}, {"step": -4}])
+def test_steps_that_no_run_has_are_refused(tmp_path: Path, damage: dict[str, float]) -> None:
+    entry = {"step": 1, "reward": 0.5, "learning_rate": 1e-6}
+    entry |= {k: v for k, v in damage.items() if k == "step"}
+    state = {"global_step": damage.get("global_step"), "log_history": [entry]}
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps(state))
+    with pytest.raises(ResultError, match="counts steps"):
+        read_reward_log(path)

@@ -191,7 +191,7 @@ def _require_range(config: GrpoConfig) -> None:
             if getattr(config, name) < least:
                 raise TrainingError(f"{name} is {getattr(config, name)}; expected {words}.")
     for name in _POSITIVE:
-        if not getattr(config, name) > 0:
+        if not 0 < getattr(config, name) < float("inf"):
             raise TrainingError(f"{name} is {getattr(config, name)}; expected more than 0.")
     for name in _FRACTIONS:
         if not 0 <= getattr(config, name) < 1:
