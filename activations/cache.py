@@ -370,7 +370,7 @@ class CacheWriter:
             partial_path(self.path).replace(self.path)
         else:
             write_compressed(self._file, self.path)
-            partial_path(self.path).unlink()
+            partial_path(self.path).unlink(missing_ok=True)
         self._file.close()
 
 
