@@ -13,6 +13,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import numpy as np
 import pytest
 import torch
+from commands import ok
 from hypothesis import settings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
@@ -138,3 +139,14 @@ def prepared(
         return backend, cache, SignedItems(fold, fold % cache.n_layers, decisions, cache.manifest)
 
     return build
+
+
+@pytest.fixture(scope="session")
+def gap(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Path:
+    """A finished expression-gap run."""
+    folder = tmp_path_factory.mktemp("runs") / "gap"
+    ok(
+        *("run", "expression-gap", "--model", model_folder, "--source", "facts", "--n", 80),
+        *("--max-new-tokens", 4, "--device", "cpu", "--out", folder, "--json"),
+    )
+    return folder
