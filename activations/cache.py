@@ -11,19 +11,24 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from activations.backend import Capture, Prompt
 from activations.compression import load_filters, write_compressed
 from activations.layout import FORMAT, SCHEMA_VERSION, create_file, sharing_text
+from activations.manifests import flat, manifest_differences, refuse_mismatch
 from interp.errors import CacheError
 from interp.files import new_file, partial_path, require_file
 from interp.items import Item, item_from_record
 from interp.vocabulary import Compression, Store
+
+if TYPE_CHECKING:
+    import torch
+
+    from activations.backend import Capture, Prompt
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -41,42 +46,6 @@ _OPEN_ERRORS: Final = (OSError, KeyError, RuntimeError, ValueError)
 def _locking(wanted: bool) -> str | bool:
     """What h5py calls it; where a file system has no locks at all, it goes on without."""
     return "best-effort" if wanted else False
-
-
-def flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Leaves of nested mappings with dotted names."""
-    for name, entry in value.items():
-        if isinstance(entry, Mapping):
-            yield from flat(entry, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", entry
-
-
-def manifest_differences(
-    found: Mapping[str, Any], expected: Mapping[str, Any], ignore: Sequence[str] = ()
-) -> list[str]:
-    """One line a field that differs: `name: file has …, this run has …`.
-
-    Args:
-        found: the file's manifest.
-        expected: this run's manifest.
-        ignore: top-level fields that may differ.
-    """
-    first, second = dict(flat(found)), dict(flat(expected))
-    return [
-        f"{name}: the file has {first.get(name)!r}, this run has {second.get(name)!r}"
-        for name in sorted({*first, *second})
-        if name.split(".")[0] not in ignore and first.get(name) != second.get(name)
-    ]
-
-
-def refuse_mismatch(path: Path, differences: Sequence[str]) -> None:
-    """Raise `CacheError` naming the differing fields, if there are any."""
-    if differences:
-        raise CacheError(
-            f"{path} holds the results of another model, source or setting and is left as it is. "
-            f"Fields that differ: {'; '.join(differences)}. Choose another --out, or remove it."
-        )
 
 
 class ActivationCache:
@@ -235,6 +204,12 @@ class ActivationCache:
         """
         self.require_layer(layer)
         return np.asarray(self._file["resid_post"][:, layer, :], dtype=np.float32)
+
+    def tensor(self, layer: int) -> torch.Tensor:
+        """(n_items, d_model): `resid_post(layer)` as a torch tensor, float32 on the CPU."""
+        import torch
+
+        return torch.from_numpy(self.resid_post(layer))
 
     def require_layer(self, layer: int) -> None:
         """Raise `CacheError` unless 0 <= layer < n_layers."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from activations.digests import identity, parameters_sha256
 from activations.greedy import greedy_continuations, stop_ids_of
 from activations.hooks import edited, find_blocks, input_device, observed
 from activations.kept import keeps_all, lend, repeat, why_not_continuable, why_not_lendable
-from activations.packed import UnpackableError, capture_packed, why_not_packable
+from activations.packed import UnpackableError, capture_packed, in_rows, why_not_packable
 from activations.tokens import PaddedBatch, pad, require_room, tokenize, verdict_ids
 from interp.errors import ModelError, SharingError
 from interp.items import Item
@@ -75,7 +75,8 @@ class HFBackend:
         self._cache_name = "cache" if "cache" in self._parameters else "past_key_values"
         text_config = model.config.get_text_config(decoder=True)
         self._d_model = int(text_config.hidden_size)
-        self._edits: list[Edit] = []
+        # (n, seq) of bool, which columns are tokens; while a packed pass runs.
+        self.packed: list[Tensor] = []
 
     @property
     def library(self) -> Library:
@@ -203,8 +204,7 @@ class HFBackend:
     ) -> Capture:
         """One captured pass, packed where the model can; see `activations.captures.record`."""
         columns = batch.starts + torch.tensor(positions, device=self.device)
-        # Edits are told apart by row and column, which a packed pass does not have.
-        if not self._edits and self.padded_because is None:
+        if self.padded_because is None:
             try:
                 return capture_packed(self, batch, columns, counted, logit_ids, prefix)
             except UnpackableError as reason:
@@ -267,17 +267,7 @@ class HFBackend:
 
     def intervene(self, edits: Sequence[Edit]) -> AbstractContextManager[None]:
         """Apply edits to every forward pass inside the context; see `activations.hooks.edited`."""
-        return self._editing(edits)
-
-    @contextmanager
-    def _editing(self, edits: Sequence[Edit]) -> Iterator[None]:
-        before = self._edits
-        with edited(self.blocks, edits):
-            self._edits = [*edits, *before]
-            try:
-                yield
-            finally:
-                self._edits = before
+        return edited(self.blocks, [in_rows(edit, self.packed) for edit in edits])
 
     @torch.inference_mode()
     def logits(self, sequences: Sequence[Sequence[int]], logit_ids: Sequence[int]) -> Tensor:

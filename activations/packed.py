@@ -15,14 +15,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from activations.backend import Capture, SharedPrefix
+from activations.backend import Capture, Edit, SharedPrefix
 from activations.branches import head_rows
 from activations.captures import record, relative, tolerance_of
 from activations.kept import lend_apart
@@ -31,7 +31,7 @@ from activations.tokens import PaddedBatch, pad
 if TYPE_CHECKING:
     from activations.hf import HFBackend
 
-__all__ = ["UnpackableError", "capture_packed", "why_not_packable"]
+__all__ = ["UnpackableError", "capture_packed", "in_rows", "why_not_packable"]
 
 _NAME: Final = "interp_packed"
 _TRIED: Final = ((3, 7), (40, 4), (23, 9))
@@ -175,20 +175,40 @@ def _no_mask(*, local_size: int | None = None, use_vmap: bool = False, **_: Any)
         raise UnpackableError("its attention has a window")
 
 
+def in_rows(edit: Edit, packed: Sequence[Tensor]) -> Edit:
+    """An edit that is given (n, seq, d_model) also where a packed pass runs.
+
+    Args:
+        edit: tells tokens apart by row and column.
+        packed: which columns are tokens, last, while a packed pass runs; else empty.
+    """
+
+    def apply(hidden: Tensor) -> Tensor:
+        if not packed:
+            return edit.apply(hidden)
+        rows = hidden.new_zeros(*packed[-1].shape, hidden.shape[-1])
+        rows[packed[-1]] = hidden[0]
+        return edit.apply(rows)[packed[-1]][None]
+
+    return replace(edit, apply=apply)
+
+
 @contextmanager
-def _packing(model: Any, lengths: Sequence[int]) -> Iterator[_Pass]:
+def _packing(backend: HFBackend, batch: PaddedBatch) -> Iterator[_Pass]:
     """Within the context, the model's attention is that of packed sequences."""
     AttentionInterface.register(_NAME, _attend)
     AttentionMaskInterface.register(_NAME, _no_mask)
-    config = model.config.get_text_config(decoder=True)
+    config = backend.model.config.get_text_config(decoder=True)
     implementation = config._attn_implementation
-    _passes.append(_Pass(lengths))
+    _passes.append(_Pass(batch.lengths.tolist()))
+    backend.packed.append(batch.is_token)
     config._attn_implementation = _NAME
     try:
         yield _passes[-1]
     finally:
         config._attn_implementation = implementation
         _passes.pop()
+        backend.packed.pop()
 
 
 def capture_packed(
@@ -216,11 +236,10 @@ def capture_packed(
     norms_before = torch.empty(backend.n_layers, 0)
     if prefix is not None:
         begun, norms_before = prefix.n_tokens, prefix.resid_norm[:, 1:]
-    lengths = batch.lengths.tolist()
     ends = batch.lengths.cumsum(0) - 1
 
     def run() -> Tensor:
-        with head_rows(backend.model, logit_ids) as few, _packing(backend.model, lengths) as own:
+        with head_rows(backend.model, logit_ids) as few, _packing(backend, batch) as own:
             if prefix is not None:
                 state[backend._cache_name] = _lent(prefix.state, own)
             output = backend._forward(

@@ -53,6 +53,7 @@ class NNsightBackend(HFBackend):
         for part in path.split("."):
             envoy = getattr(envoy, part)
         self._envoys = [envoy[layer] for layer in range(self.n_layers)]
+        self._edits: list[Edit] = []
         self._watchers: list[_Watcher] = []
 
     @property

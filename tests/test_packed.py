@@ -156,23 +156,31 @@ def test_an_attention_that_turns_out_otherwise_falls_back(
     assert relative(got.resid_post, expected.resid_post) < 2e-6
 
 
-def test_edits_are_given_rows_and_columns(tiny_backend: Callable[..., HFBackend]) -> None:
-    backend = tiny_backend()
-    assert backend.padded_because is None
+@pytest.mark.parametrize("hook_point", ["resid_pre", "resid_post"])
+def test_edits_are_given_rows_and_columns(
+    hook_point: Any, tiny_backend: Callable[..., HFBackend]
+) -> None:
+    packed, plain = tiny_backend(), padded(tiny_backend())
     shapes: list[tuple[int, ...]] = []
 
-    def look(hidden: Tensor) -> Tensor:
+    def third_token_of_the_first_row(hidden: Tensor) -> Tensor:
         shapes.append(tuple(hidden.shape))
-        return hidden
+        moved = hidden.clone()
+        moved[0, 2] += 1.0
+        return moved
 
-    with backend.intervene([Edit(1, "resid_post", look)]):
-        backend.capture(SEQUENCES, POSITIONS, [3])
-    assert shapes == [(len(SEQUENCES), max(map(len, SEQUENCES)), 32)]
-    # Afterwards, captures are packed again.
-    seen: list[int] = []
-    backend.blocks[0].register_forward_hook(lambda _m, _a, out: seen.append(out.shape[0]))
-    backend.capture(SEQUENCES, POSITIONS, [3])
-    assert seen == [1]
+    before = packed.capture(SEQUENCES, POSITIONS, [3, 5])
+    captures = []
+    for backend in (packed, plain):
+        with backend.intervene([Edit(1, hook_point, third_token_of_the_first_row)]):
+            captures.append(backend.capture(SEQUENCES, POSITIONS, [3, 5]))
+    got, expected = captures
+    assert shapes == [(len(SEQUENCES), max(map(len, SEQUENCES)), 32)] * 2
+    assert relative(got.resid_post, expected.resid_post) < 2e-6
+    torch.testing.assert_close(got.logits, expected.logits, rtol=1e-5, atol=1e-5)
+    # The first row is moved, no other one, by not one bit.
+    assert not torch.equal(got.resid_post[0], before.resid_post[0])
+    assert torch.equal(got.resid_post[1:], before.resid_post[1:])
 
 
 def test_batches_after_a_prefix_that_is_read_once_hold_as_many_rows_as_their_own_tokens_allow(
