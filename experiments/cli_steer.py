@@ -100,6 +100,7 @@ def steer(
     from experiments.steer_inputs import inner_decisions, signed_items
     from experiments.tables import print_steering
     from figures import draw_steering_sweep
+    from interp.files import write_json
     from steering import sweep_steering, write_steering
     from steering.plan import require_conditions
     from steering.positions import require_positions
@@ -150,16 +151,20 @@ def steer(
             fast = steered.settings["fast_path"]
             if not fast["used"]:
                 note(f"Every cell was run from the first token: {fast['off']}.")
-            extra: dict[str, Any] = {"cosines": _cosines(cache, backend, steered, sweep)}
+            summary = write_steering(
+                out, steered, {"cosines": _cosines(cache, backend, steered, sweep)}
+            )
+            drawn = draw_steering_sweep(out)
             if generate:
-                extra["generated"] = _effects(
+                # The grid is on disk by now: what is cut short here costs the side effects alone.
+                note(f"Grid written to {out}; side effects follow")
+                summary["generated"] = _effects(
                     *(cache, signed, backend, steered, grid),
                     n_items=generate,
                     max_new_tokens=max_new_tokens,
                     batch_tokens=batch_tokens,
                 )
-    summary = write_steering(out, steered, extra)
-    drawn = draw_steering_sweep(out)
+                write_json(out / "steer.json", summary)
     if json:
         print_json(summary)
     else:

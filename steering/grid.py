@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 from activations import Edit, HFBackend, ModelBackend, Prompt
 from activations.backend import SharedPrefix
 from activations.batches import plan_batches, run_batches
-from activations.branches import Branches
+from activations.branches import TILE_TOKENS, Branches
 from activations.passes import Reading, plan_sharing, run_plan
 from activations.reuse import (
     branch_logits,
@@ -35,6 +35,10 @@ _ROUGH: Final = 0.1
 KEEP_BYTES: Final = 2**30
 """Largest size of the residual streams that a batch keeps for `prompt` and `all`."""
 
+BRANCH_BYTES: Final = 2**26
+"""Largest size of the residual streams that one pass carries for `last_prompt` and `generated`; a
+few times as much is in use while they are joined."""
+
 _TOO_LARGE: Final = "The model's logits are not finite under steering. Use smaller --alphas."
 _FAULTS: Final = (InterpError, RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
 
@@ -48,11 +52,13 @@ class FastPath:
         off: why not; None where it was used.
         max_relative: largest relative difference of the logits of the item that was run both ways
             first; None where nothing was compared.
+        trimmed: whether the last block left out what no logit needs.
     """
 
     used: bool
     off: str | None
     max_relative: float | None
+    trimmed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,7 @@ class _Job:
     logit_ids: tuple[int, int]
     positions: Positions
     batch_tokens: int
+    trimmed: bool = False
 
     @property
     def from_last(self) -> bool:
@@ -109,6 +116,7 @@ def run_cells(
         raise SteeringError(_TOO_LARGE)
     job = _Job(backend, prompts, logit_ids, positions, batch_tokens)
     path = FastPath(False, "--plain", None) if plain else _examine(job, plans)
+    job = replace(job, trimmed=path.trimmed)
     baseline = np.full((len(prompts), 2), np.nan, dtype=np.float32)
     logits = np.full((n_cells, len(prompts), 2), np.nan, dtype=np.float32)
     for plan in plans:
@@ -171,13 +179,15 @@ def _branched(
     assert isinstance(job.backend, HFBackend)
     backend, seq = job.backend, 1 + len(job.prompts[int(plan.rows[0])].stub_ids)
     most = max(1, job.batch_tokens // (len(plan.cells) * seq))
+    tile = TILE_TOKENS if backend.device.type == "cpu" else job.batch_tokens
     bases, cells = [], []
     for begin in range(0, len(batch), most):
         some = batch[begin : begin + most]
         prompts = [job.prompts[int(plan.rows[i])] for i in some]
         prefix = backend.prefill([prompt.ids[:-1] for prompt in prompts], shared)
         suffixes = [prompt.ids[-1:] + prompt.stub_ids for prompt in prompts]
-        step = max(1, job.batch_tokens // (len(some) * seq))
+        # Blocks run their rows in tiles, so the residual streams alone bound the rows of a pass.
+        step = max(1, BRANCH_BYTES // (len(some) * seq * backend.d_model * 4))
         parts = []
         for start in range(0, len(plan.cells), step):
             part = slice(start, start + step)
@@ -185,6 +195,8 @@ def _branched(
                 [int(layer) for layer in plan.layers[part]],
                 _shifts(plan, part, some),
                 every=job.positions == "generated",
+                trimmed=job.trimmed,
+                tile_tokens=tile,
             )
             found = branch_logits(backend, prefix, suffixes, job.logit_ids, branches).numpy()
             parts.append(found[1:])
@@ -269,14 +281,24 @@ def _examine(job: _Job, plans: Sequence[FoldPlan]) -> FastPath:
         which=plan.which[cell : cell + 1],
         coefficients=plan.coefficients[cell : cell + 1],
     )
+    expected = _plain(job, one, [item])[1]
+    if not np.isfinite(expected).all():
+        return FastPath(True, None, None)  # an overflow, which the run itself will report
+    found = FastPath(False, None, None)
+    for trimmed in (True, False) if job.from_last else (False,):
+        found = _compared(replace(job, trimmed=trimmed), one, item, expected)
+        if found.used:
+            break
+    return found
+
+
+def _compared(job: _Job, one: FoldPlan, item: int, expected: NDArray[np.float32]) -> FastPath:
+    """One item's logits in one cell, beside those of a plain pass."""
     try:
         got = (_branched if job.from_last else _resumed)(job, one, [item])[1]
     except _FAULTS as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         return FastPath(False, f"the model does not allow it ({first[:200]})", None)
-    expected = _plain(job, one, [item])[1]
-    if not np.isfinite(expected).all():
-        return FastPath(True, None, None)  # an overflow, which the run itself will report
     difference = float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
     tolerance = _TOLERANCE.get(str(job.backend.fingerprint()["dtype"]), _ROUGH)
     if not difference <= tolerance:
@@ -285,4 +307,4 @@ def _examine(job: _Job, plans: Sequence[FoldPlan]) -> FastPath:
             f"it differs from a plain pass by {difference:.1g} (allowed: {tolerance:g})",
             difference,
         )
-    return FastPath(True, None, difference)
+    return FastPath(True, None, difference, job.trimmed)

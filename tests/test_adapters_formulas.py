@@ -11,6 +11,7 @@ import torch
 from adapter_models import (
     Convolutions,
     GroupedConvolutions,
+    attention,
     experts,
     gpt2,
     llama,
@@ -21,8 +22,10 @@ from adapter_models import (
     square_gate,
     tied,
     turned_experts,
+    untied_gpt2,
     vera,
 )
+from peft.tuners.lora.config import VeloraConfig
 from safetensors.torch import load_file
 
 from interp.adapters.base import open_base
@@ -34,6 +37,7 @@ from interp.adapters.updates import full_delta
 L = peft.LoraConfig
 Q = ["q_proj"]
 LINEAR = ["q_proj", "v_proj", "down_proj"]
+MIXED = ["c_attn", "attn.c_proj", "lm_head"]
 EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 
 LORA: dict[str, tuple[Callable[[], torch.nn.Module], peft.PeftConfig]] = {
@@ -82,6 +86,14 @@ LORA: dict[str, tuple[Callable[[], torch.nn.Module], peft.PeftConfig]] = {
     },
     "layers": (llama, L(r=4, target_modules=LINEAR, layers_to_transform=[1])),
     "exclude": (llama, L(r=4, target_modules=LINEAR, exclude_modules=["v_proj"])),
+    "attention": (attention, L(r=4, lora_alpha=3, target_modules=["attn"])),
+    "velora": (
+        llama,
+        L(r=4, target_modules=Q, velora_config=VeloraConfig(num_groups=4)),
+    ),
+    # PEFT's config keeps what the last wrapped module needs: it says nothing of the square c_proj.
+    "conv1d and linear": (untied_gpt2, L(r=4, target_modules=MIXED)),
+    "dora conv1d and linear": (untied_gpt2, L(r=4, target_modules=MIXED, use_dora=True)),
     "orthogonal": (llama, L(r=4, target_modules=Q, init_lora_weights="orthogonal")),
 }
 
@@ -99,6 +111,10 @@ OTHER: dict[str, tuple[Callable[[], torch.nn.Module], peft.PeftConfig]] = {
         peft.IA3Config(
             target_modules=["c_attn", "c_proj"], feedforward_modules=["c_proj"], fan_in_fan_out=True
         ),
+    ),
+    "ia3 conv1d and linear": (
+        untied_gpt2,
+        peft.IA3Config(target_modules=MIXED, feedforward_modules=["attn.c_proj"]),
     ),
     "ia3 conv": (
         Convolutions,

@@ -12,10 +12,12 @@ from caches import Cache
 
 from activations import ActivationCache, HFBackend
 from activations.head import verdict_head
+from interp.direction import unit_direction
 from interp.direction.vectors import class_mean_difference
 from interp.errors import SteeringError
+from interp.grading import parse_verdict
 from probes.solver import fit_probe
-from steering import CONDITIONS, SignedItems, SteeringSweep, sweep_steering
+from steering import CONDITIONS, SignedItems, SteeringSweep, add, steer, sweep_steering
 from steering.effects import neutral_texts, side_effects
 from steering.plan import INNER, Settings, make_plan, require_conditions
 from steering.results import BASELINE, Cell, cell_rows
@@ -386,6 +388,47 @@ def test_side_effects_are_none_without_steering_and_grow_with_it(prepared: Prepa
     assert small["perplexity"] == pytest.approx(found[8.0][BASELINE]["perplexity"], rel=1e-4)
     assert large["perplexity"] != pytest.approx(small["perplexity"], rel=1e-2)
     assert large["n_items"] == 6
+
+
+def test_side_effects_of_a_batch_are_those_of_each_item_alone(prepared: Prepared) -> None:
+    # Nested layers, so that a batch holds items of several folds, layers and directions.
+    backend, cache, signed = prepared()
+    options: dict[str, Any] = {"alphas": [4], "conditions": ("signed", "random")}
+    sweep = sweep_steering(cache, signed, backend, **options, layers=None)
+    grid = make_settings(
+        cache, **options, layers=None, alpha_unit="median", n_random=10, n_control=10, seed=0
+    )
+    found = side_effects(
+        cache, signed, backend, sweep, grid, None, n_items=40, max_new_tokens=3, batch_tokens=4096
+    )
+    cells, plans, _, _ = make_plan(cache, signed, grid, None)
+    vocabulary = range(backend.model.lm_head.out_features)
+    prompts = backend.tokenize(cache.items())
+    for condition, draw in (("signed", ""), ("random", "+0")):
+        divergences, right = [], []
+        for row, (prompt, fold) in enumerate(zip(prompts, signed.fold, strict=True)):
+            vector, sizes = vector_of(plans, cells, fold, Cell("nested", 4.0, condition, draw))
+            place = int(np.flatnonzero(plans[fold].rows == row)[0])
+            direction = unit_direction(
+                vector,
+                method="by hand",
+                layer=int(signed.layer_nested[row]),
+                median_norm=1.0,
+                model_id="",
+                token_rule="last_prompt",
+            )
+            before = backend.logits([prompt.ids_with_stub], vocabulary)[0].log_softmax(-1)
+            push = add(direction, float(sizes[place]))
+            with steer(backend, [push], prompt_lengths=[len(prompt.ids)]):
+                after = backend.logits([prompt.ids_with_stub], vocabulary)[0].log_softmax(-1)
+            with steer(backend, [push]):
+                (text,) = backend.generate([prompt.ids], 3)
+            divergences.append(float((before.exp() * (before - after)).sum()))
+            right.append(parse_verdict(backend.decode(text)) == cache.label[row])
+        assert found[condition]["kl"] == pytest.approx(np.mean(divergences), rel=1e-3)
+        assert found[condition]["kl"] > 1e-4
+        assert found[condition]["accuracy"] == np.mean(right)
+    assert found["signed"]["kl"] != pytest.approx(found["random"]["kl"], rel=0.05)
 
 
 def test_settings_that_cannot_work_are_refused(prepared: Prepared) -> None:

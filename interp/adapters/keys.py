@@ -9,6 +9,7 @@ from typing import Final
 from interp.adapters.findings import Finding, finding, named
 
 __all__ = [
+    "ATTENTION",
     "PREFIX",
     "SHARED",
     "ParsedKey",
@@ -22,6 +23,9 @@ PREFIX: Final = "base_model.model."
 
 _WRAPPERS: Final = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
+ATTENTION: Final = ("base_layer", "out_proj")
+"""Inside torch's multi-head attention PEFT wraps the output projection below the base layer."""
+
 SHARED: Final = ("vera_A", "vera_B", "randlora_A", "randlora_B")
 """Tensors that all modules of an adapter share."""
 
@@ -33,6 +37,7 @@ _PARTS: Final = frozenset(
         "lora_embedding_A",
         "lora_embedding_B",
         "lora_magnitude_vector",
+        "lora_velora_embed",
         "ranknum",
         "ia3_l",
         "hada_w1_a",
@@ -86,6 +91,8 @@ class ParsedKey:
         wrappers: segments that a training wrapper left behind.
         prefixed: whether the key starts as PEFT expects.
         depth: how many `base_layer` segments were taken out of the module's end.
+        attention: whether it is the output projection of torch's multi-head attention, whose other
+            factors are on the parameter `in_proj_weight` of the module above.
     """
 
     key: str
@@ -96,6 +103,7 @@ class ParsedKey:
     wrappers: tuple[str, ...]
     prefixed: bool
     depth: int
+    attention: bool = False
 
 
 def parse_key(key: str) -> ParsedKey:
@@ -129,7 +137,12 @@ def parse_key(key: str) -> ParsedKey:
     depth = 0
     while module and module[-1] == "base_layer":
         module, depth = module[:-1], depth + 1
-    return ParsedKey(key, ".".join(module), part, leaf, adapter, tuple(wrappers), prefixed, depth)
+    attention = part != "saved" and tuple(module[-2:]) == ATTENTION
+    if attention:
+        module = [*module[:-2], module[-1]]
+    return ParsedKey(
+        key, ".".join(module), part, leaf, adapter, tuple(wrappers), prefixed, depth, attention
+    )
 
 
 def foreign_keys(keys: Iterable[str]) -> str | None:

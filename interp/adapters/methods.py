@@ -152,7 +152,7 @@ def _ia3(group: Group, context: Context) -> Iterator[Update]:
             factor = factor.reshape(-1, n_in)[group_of].repeat_interleave(math.prod(window), dim=1)
         return weight.to(dtype) * (factor - 1)
 
-    layout: Layout = "transposed" if context.config.fan_in_fan_out else "plain"
+    layout: Layout = "transposed" if context.turned(group.module) else "plain"
     yield multiplied(group, context, "method", rows, layout=layout, starts_zero=still)
     bias = None if context.base is None else context.base.get(f"{group.module}.bias")
     if column and bias is not None:
@@ -179,7 +179,7 @@ def _ia3_shape(
         n = kernel.shape[0] if column else n_groups * kernel.shape[1]
         return (1, n, *(1 for _ in kernel.shape[2:]))
     if kernel is not None:
-        out, inner = kernel.shape[::-1] if context.config.fan_in_fan_out else kernel.shape
+        out, inner = kernel.shape[::-1] if context.turned(group.module) else kernel.shape
         n = int(out if column else inner)
     if scale.ndim > 2:
         return (1, n, *(1 for _ in scale.shape[2:]))
@@ -229,7 +229,7 @@ def _randlora(group: Group, context: Context) -> Iterator[Update]:
             f"{group.module}.weight", group.module, "method", complete=False, starts_zero=still
         )
         return
-    out, inner = origin.shape if not context.config.fan_in_fan_out else origin.shape[::-1]
+    out, inner = origin.shape if not context.turned(group.module) else origin.shape[::-1]
     n_bases, short = gamma.shape
     left = b[: max(out, inner), :n_bases].flatten(1)
     right = (scale[:, :, None] * a[:, :n_bases, :short] * gamma[None]).flatten(0, 1)
@@ -245,7 +245,7 @@ def _inner(group: Group, context: Context, out: int) -> int | None:
     origin = None if context.base is None else context.base.get(f"{group.module}.weight")
     if origin is None:
         return None
-    return int(origin.shape[0] if context.config.fan_in_fan_out else origin.numel() // out)
+    return int(origin.shape[0] if context.turned(group.module) else origin.numel() // out)
 
 
 def _factored(
@@ -264,7 +264,7 @@ def _factored(
     delta = LowRank(left.to(dtype)[None], right.to(dtype)[None], scaling)
     origin = None if context.base is None else context.base.get(f"{group.module}.weight")
     shape = None if origin is None else tuple(origin.shape)
-    layout = layout_of(shape, delta.n_rows, delta.n_columns, context.config)
+    layout = layout_of(shape, delta.n_rows, delta.n_columns, turned=context.turned(group.module))
     if layout is None:
         return misfit(group, str((delta.n_rows, delta.n_columns)), shape)
     return Update(
@@ -335,6 +335,26 @@ def unsupported_options(config: AdapterConfig) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _rewritten(config: AdapterConfig) -> Finding:
+    """That the factors started as part of the base, and what would tell where."""
+    what = (
+        f"init_lora_weights is {config.init!r}: the factors started as part of the base, so s·BA "
+        f"is not what training changed"
+    )
+    if config.recomputable:
+        return finding(
+            "rewritten_base",
+            f"{what}.",
+            remedy="Give the original base (--base MODEL), or the adapter as it was before "
+            "training (--initial DIR).",
+        )
+    inputs = {"pissa": "random numbers", "loftq": "a quantised copy of the base"}
+    source = next((text for name, text in inputs.items() if config.init.startswith(name)), "data")
+    return finding(
+        "rewritten_base", f"{what}. The start depends on {source}, not on the base alone."
+    )
+
+
 def about_method(config: AdapterConfig) -> list[Finding]:
     """What the method, its options and its initialisation leave open."""
     if config.method not in BUILDERS:
@@ -343,13 +363,7 @@ def about_method(config: AdapterConfig) -> list[Finding]:
     if unsupported:
         return [finding("unsupported_option", f"{named(list(unsupported))} changes what ΔW is.")]
     if config.method == "LORA" and config.rewrites_base:
-        return [
-            finding(
-                "rewritten_base",
-                f"init_lora_weights is {config.init!r}: the factors started as part of the base, "
-                f"so s·BA is not what training changed.",
-            )
-        ]
+        return [_rewritten(config)]
     if config.method == "LORA" and config.unknown_init:
         return [
             finding(
