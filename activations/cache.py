@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from activations.compression import load_filters, write_compressed
-from activations.layout import FORMAT, SCHEMA_VERSION, create_file, sharing_text
+from activations.layout import DATASETS, FORMAT, SCHEMA_VERSION, create_file, sharing_text
 from activations.manifests import flat, manifest_differences, refuse_mismatch
-from interp.errors import CacheError
+from interp.errors import CacheError, DamagedCacheError
 from interp.files import new_file, partial_path, require_file
-from interp.items import Item, item_from_record
+from interp.items import Item, item_from_record, items_sha256
 from interp.vocabulary import Compression, Store
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ class ActivationCache:
             file_locking: False for a file system on which locks fail or hang.
 
         Raises:
-            CacheError: missing, not one of ours, truncated, of another schema, or unfinished.
+            DamagedCacheError: truncated, or lacks a part.
+            CacheError: missing, not one of ours, of another schema, or unfinished.
         """
         if not path.exists() and partial_path(path).exists():
             raise CacheError(
@@ -85,7 +86,8 @@ class ActivationCache:
             # Without HDF5's chunk cache a layer is read straight into its array: half the time.
             file = h5py.File(path, "r", locking=_locking(file_locking), rdcc_nbytes=0)
         except _OPEN_ERRORS as error:
-            raise CacheError(
+            locked = isinstance(error, BlockingIOError)
+            raise (CacheError if locked else DamagedCacheError)(
                 f"{path} is not a readable HDF5 file ({error}). It may be truncated, or being "
                 f"written to; expected an activation cache made by `interp extract`."
             ) from error
@@ -100,6 +102,13 @@ class ActivationCache:
                     f"{path} has schema version {file.attrs['schema_version']}; this version reads "
                     f"{SCHEMA_VERSION}. Extract again."
                 )
+            n_items = len(file["resid_post"])
+            other = [name for name in DATASETS if name not in file or len(file[name]) != n_items]
+            if other:
+                raise DamagedCacheError(
+                    f"{path} is a damaged activation cache: {', '.join(other)} missing or of "
+                    f"another length than resid_post ({n_items}). Extract again."
+                )
             load_filters(file)
             cache = cls(path, file)
             if not allow_unfinished and not cache.done.all():
@@ -111,7 +120,7 @@ class ActivationCache:
             raise
         except _OPEN_ERRORS as error:
             file.close()
-            raise CacheError(f"{path} is a damaged activation cache ({error}).") from error
+            raise DamagedCacheError(f"{path} is a damaged activation cache ({error}).") from error
         return cache
 
     def __enter__(self) -> ActivationCache:
@@ -350,7 +359,10 @@ class CacheWriter:
 
 
 def verify(cache: ActivationCache) -> list[str]:
-    """Faults of an open cache, one line each; empty when every row is written and finite."""
+    """Faults of an open cache, one line each.
+
+    There are none when every row is written and finite and the items are those of the manifest.
+    """
     faults = []
     unfinished = int((~cache.done).sum())
     if unfinished:
@@ -371,4 +383,13 @@ def verify(cache: ActivationCache) -> list[str]:
         faults.append("resid_norm: some written rows are not finite")
     if len(set(cache.item_id)) < cache.n_items:
         faults.append("item ids are not unique")
+    items = cache.items()
+    for name in ("item_id", "group_id", "category"):
+        if tuple(getattr(item, name) for item in items) != getattr(cache, name):
+            faults.append(f"{name} differs from what the items say")
+    labels = [-1 if item.label is None else int(item.label) for item in items]
+    if labels != cache.label.tolist():
+        faults.append("label differs from what the items say")
+    if cache.manifest["source"].get("items_sha256") not in (None, items_sha256(items)):
+        faults.append("the items are not those of the manifest")
     return faults
