@@ -311,7 +311,7 @@ def _checked_device(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(0, device=device, dtype=torch.float64)
+        torch.zeros(1, device=device, dtype=torch.float64).cpu()
     except (RuntimeError, AssertionError, TypeError) as error:
         raise AdapterError(
             f"The device {device!r} cannot be used ({str(error).splitlines()[0]}). Take cpu or "
