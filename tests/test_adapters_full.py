@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from test_adapters_formulas import computed
 
 from interp.adapters import audit_path, audit_runs
-from interp.adapters.locate import find_runs
+from interp.adapters.locate import find_adapters, find_runs
 from interp.errors import AdapterError
 
 
@@ -126,7 +126,8 @@ def test_a_folder_of_runs_of_whole_models(tmp_path: Path) -> None:
     assert len(refused) == 2 and all(why is not None and "full model" in why for why in refused)
     # Beside an adapter a whole model is its base, and no run.
     save_case(root, llama, peft.LoraConfig(r=2, target_modules=["q_proj"]), scale=0.01)
-    assert find_runs(root) == (root / "adapter",)
+    found = [folder.path for run in find_runs(root) for folder in find_adapters(run)]
+    assert found == [root / "adapter"]
 
 
 LOOKALIKES = {
