@@ -141,6 +141,17 @@ def prepared(
     return build
 
 
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    """base/ and adapter/ with a clear change in q and v."""
+    import peft
+    from adapter_models import llama, save_case
+
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"])
+    save_case(tmp_path, llama, config, scale=0.01)
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
 def gap(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Path:
     """A finished expression-gap run."""

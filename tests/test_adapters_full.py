@@ -10,10 +10,10 @@ import peft
 import pytest
 import torch
 from adapter_models import llama, save_case, tied
+from audits import codes, one
 from commands import invoke
 from safetensors.torch import load_file, save_file
 from test_adapters_formulas import computed
-from test_adapters_verdicts import codes, one
 
 from interp.adapters import audit_path
 from interp.errors import AdapterError

@@ -9,8 +9,8 @@ import peft
 import pytest
 import torch
 from adapter_models import llama, save_case
+from audits import codes, one, rewrite
 from safetensors.torch import load_file, save_file
-from test_adapters_verdicts import codes, one, rewrite
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -127,6 +127,24 @@ CODES: Final[dict[str, tuple[Severity, bool, str]]] = {
         "Give the adapter as it was before training (--initial DIR), or convert it to plain LoRA "
         "with path_initial_model_for_weight_conversion.",
     ),
+    "direction_of_another_model": (
+        _W,
+        False,
+        "Make sure that both names mean the same weights; directions of two models have nothing "
+        "in common.",
+    ),
+    "direction_not_written": (
+        _I,
+        False,
+        "Give a direction of this model, of a layer above modules such as o_proj or down_proj that "
+        "the adapter changes.",
+    ),
+    "start_recomputed": (
+        _I,
+        False,
+        "The figures hold for the original base; where the run had another one, give the adapter "
+        "as it was before training (--initial DIR).",
+    ),
     "unsupported_method": (_W, False, "Merge it with PEFT and compare the two checkpoints."),
     "unsupported_option": (_W, False, "Merge it with PEFT and compare the two checkpoints."),
     "needs_base": (_W, False, "Give the base model: --base DIR."),

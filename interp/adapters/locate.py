@@ -9,7 +9,7 @@ from typing import Final
 
 from interp.errors import AdapterError
 
-__all__ = ["AdapterFolder", "checkpoints", "find_adapters", "step_of"]
+__all__ = ["AdapterFolder", "checkpoints", "find_adapters", "find_runs", "step_of"]
 
 CONFIG: Final = "adapter_config.json"
 _WEIGHTS: Final = ("adapter_model.safetensors", "adapter_model.bin")
@@ -22,6 +22,7 @@ _FOREIGN: Final = re.compile(
     r"| adapter_model.*\.(safetensors|bin|pt|pth|ckpt|gguf|npz|msgpack|h5|json)"
     r"| .*(adapter|lora).*\.gguf"
 )
+_DEEPEST: Final = 3  # folders below one that is searched for runs
 _CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)")
 
 
@@ -75,6 +76,36 @@ def find_adapters(path: Path) -> tuple[AdapterFolder, ...]:
         f"{path} holds neither an adapter ({CONFIG}, {_WEIGHTS[0]}) nor checkpoints of one. "
         f"Give the folder that save_pretrained or the trainer wrote."
     )
+
+
+def find_runs(path: Path) -> tuple[Path, ...]:
+    """The runs at a path: the path itself, or each run in a folder of several.
+
+    A run is an adapter, or a folder with checkpoints of one. Adapters side by side in a folder
+    without checkpoints and without a trainer's state are runs of their own.
+
+    Returns:
+        folders for `find_adapters`, by name; the path alone where it is one run, or none.
+    """
+    found = _runs(path, _DEEPEST)
+    # A run folder may hold its one adapter in a subfolder.
+    return (path,) if len(found) < 2 and _in_place(path) else tuple(found) or (path,)
+
+
+def _in_place(path: Path) -> bool:
+    return path.is_file() or (path.is_dir() and bool(_below(path)))
+
+
+def _runs(path: Path, depth: int) -> list[Path]:
+    if not path.is_dir():
+        return []
+    state = (path / "trainer_state.json").is_file()
+    if state or step_of(path) is not None or checkpoints(path) or _adapter(path, None, None):
+        return [path] if _below(path) else []
+    if depth == 0:
+        return []
+    below = sorted(sub for sub in path.iterdir() if sub.is_dir() and not sub.name.startswith("."))
+    return [run for sub in below for run in _runs(sub, depth - 1)]
 
 
 def _is_model(folder: Path) -> bool:
