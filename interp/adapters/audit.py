@@ -59,10 +59,11 @@ def audit_path(
         AdapterError: the path does not exist or holds no adapter; the base cannot be read.
     """
     device = _checked_device(device)
+    runs = find_runs(Path(path))
     try:
-        folders = [found for run in find_runs(Path(path)) for found in find_adapters(run)]
+        folders = [found for run in runs for found in find_adapters(run)]
     except AdapterError:
-        whole = () if base is None else full_checkpoints(Path(path))
+        whole = [found for run in runs for found in full_checkpoints(run)]
         if base is None or not whole:
             raise
         return tuple(
@@ -311,7 +312,7 @@ def _checked_device(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(0, device=device, dtype=torch.float64)
+        torch.zeros(1, device=device, dtype=torch.float64).cpu()
     except (RuntimeError, AssertionError, TypeError) as error:
         raise AdapterError(
             f"The device {device!r} cannot be used ({str(error).splitlines()[0]}). Take cpu or "
