@@ -287,7 +287,9 @@ def _concluded(
     totals = total(modules)
     if judgement.verdict == "indeterminate":
         # What is known is a part of the change, or none of it: no figure for the whole.
-        totals = replace(totals, relative=None, max_abs_delta=None)
+        totals = replace(
+            totals, relative=None, max_abs_delta=None, frobenius=None, bf16_changed=None
+        )
     elif any(f.code == "base_names_unknown" for f in findings):
         # The few modules that were found do not stand for the whole.
         totals = replace(totals, relative=None)
