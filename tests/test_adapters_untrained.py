@@ -13,7 +13,6 @@ from audits import codes, one, rewrite
 from safetensors.torch import load_file, save_file
 from test_adapters_formulas import LORA, OTHER
 
-
 # Of these ΔW is not 0 at the start, by design.
 STARTS_AT_RANDOM = ("c3a", "fourierft", "hra orthogonal", "orthogonal", "vblora")
 

@@ -103,7 +103,7 @@ def audit_adapter(
         return _audited(
             adapter,
             opened_base,
-            None if initial is None else read_initial(Path(initial)),
+            None if initial is None else read_initial(Path(initial), opened_base),
             (budget, found),
             path=folder.path,
             step=folder.step,
@@ -159,14 +159,14 @@ def audit_tensors(
     """
     device = _checked_device(device)
     budget = (None, []) if trainer_state is None else live_budget(trainer_state, training_arguments)
-    start = None
-    if initial is not None:
-        with adapter_of(initial, config) as before:
-            start = initial_updates(before)
     with (
         adapter_of(tensors, config) as adapter,
         nullcontext() if base is None else live_base(base, tied=tied) as opened_base,
     ):
+        start = None
+        if initial is not None:
+            with adapter_of(initial, config) as before:
+                start = initial_updates(before, opened_base)
         return _audited(
             adapter,
             opened_base,
