@@ -195,6 +195,21 @@ OTHER: dict[str, tuple[Callable[[], torch.nn.Module], peft.PeftConfig]] = {
         llama,
         peft.OFTConfig(oft_block_size=4, r=0, target_modules=LINEAR, block_share=True),
     ),
+    "oft constrained": (
+        llama,
+        peft.OFTConfig(oft_block_size=4, r=0, target_modules=LINEAR, coft=True, eps=0.02),
+    ),
+    "oft constrained in part": (
+        llama,
+        peft.OFTConfig(
+            oft_block_size=4,
+            r=0,
+            target_modules=LINEAR,
+            coft=True,
+            eps=2.0,
+            use_cayley_neumann=False,
+        ),
+    ),
     "oft three terms": (
         llama,
         peft.OFTConfig(oft_block_size=4, r=0, target_modules=Q, num_cayley_neumann_terms=3),
