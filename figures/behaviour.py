@@ -203,6 +203,9 @@ def _before_after(rows: _Rows, before: str, after: str) -> Figure:
         )
         axes.set_title(title, fontsize=8, loc="left")
         axes.set_xlabel(f"accuracy{_models(chosen)}", fontsize=8)
+        if all(row["before"] is None for row in chosen):
+            axes.set_xlim(0, 1)
+            axes.text(0.5, 0.5, "no verdicts", transform=axes.transAxes, ha="center", fontsize=8)
         _percent(axes)
     _legend(figure, ncols=2)
     return figure

@@ -131,11 +131,11 @@ def test_dora_without_a_base_is_told_only_where_the_product_is_large(tmp_path: P
 
 
 def test_methods_without_a_formula_are_named(tmp_path: Path) -> None:
-    config = peft.FourierFTConfig(n_frequency=4, target_modules=["q_proj"])
+    config = peft.WaveFTConfig(n_frequency=4, target_modules=["q_proj"])
     save_case(tmp_path, llama, config)
     audit = one(tmp_path / "adapter")
     assert audit.verdict == "indeterminate" and codes(audit) == {"unsupported_method"}
-    assert "FOURIERFT" in audit.summary
+    assert "WAVEFT" in audit.summary
 
 
 def test_a_sound_adapter_has_no_findings(trained: Path) -> None:

@@ -246,3 +246,14 @@ def test_the_rules_exam_alone_has_scores_and_no_average() -> None:
     (row,) = report["scores"]
     assert (row["category"], row["accuracy_wrong"]) == ("rules", 7 / 8)
     assert [row["category"] for row in report["averages"]] == ["rules"]
+
+
+def test_a_model_that_is_mostly_silent_is_named_before_any_comparison_with_it() -> None:
+    items = table({PT: 20})
+    some = answer_set(items, right(items, silent=[0, 1]))
+    assert behaviour_report(items, [some])["warnings"] == []
+    most = answer_set(items, right(items, silent=range(3)))
+    probe = ProbeOutcome("p", "org/m", items.item_id, items.label, items.label)
+    (first,) = behaviour_report(items, [most], [probe])["warnings"]
+    assert first.startswith("m (base): 3 of 20 replies have no verdict.")
+    assert "format as much as knowledge" in first

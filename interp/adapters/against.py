@@ -113,6 +113,8 @@ def about_saved(adapter: OpenAdapter, modules: list[ModuleAudit]) -> list[Findin
     if config is None:
         return []
     asked = config.modules_to_save
+    if config.method == "LN_TUNING":
+        return []  # tuned norms are saved whole
     extra = [
         m.name
         for m in modules

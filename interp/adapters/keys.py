@@ -26,7 +26,10 @@ _WRAPPERS: Final = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_
 ATTENTION: Final = ("base_layer", "out_proj")
 """Inside torch's multi-head attention PEFT wraps the output projection below the base layer."""
 
-SHARED: Final = ("vera_A", "vera_B", "randlora_A", "randlora_B")
+SHARED: Final = (
+    *("vera_A", "vera_B", "randlora_A", "randlora_B", "pvera_A", "pvera_B"),
+    "vblora_vector_bank",
+)
 """Tensors that all modules of an adapter share."""
 
 _PARTS: Final = frozenset(
@@ -68,6 +71,13 @@ _PARTS: Final = frozenset(
         "randlora_lambda",
         "randlora_gamma",
         "trainable_tokens_delta",
+        *("c3a_kernel", "fourierft_spectrum", "miss_block", "road_theta", "road_alpha"),
+        *("delora_A", "delora_B", "delora_lambda", "delora_w_norm"),
+        *("gralora_A", "gralora_B", "gralora_A_general", "gralora_B_general"),
+        *("hira_A", "hira_B", "hira_embedding_A", "hira_embedding_B"),
+        *("pvera_A", "pvera_B", "pvera_lambda_b", "pvera_lambda_d"),
+        *("shira_weight", "shira_indices"),
+        *("vblora_logits_A", "vblora_logits_B", "vblora_vector_bank"),
     ]
 )
 
@@ -128,6 +138,8 @@ def parse_key(key: str) -> ParsedKey:
             at = module.index("modules_to_save")
             adapter = ".".join(module[at + 1 : at + 2])
             module = module[:at] + module[at + 2 :]
+        if module[-1:] == ["ln_tuning_layers"]:
+            module = module[:-1]
     else:
         part, module, rest = segments[place], segments[:place], segments[place + 1 :]
         leaf = rest[-1] if rest and rest[-1] in ("weight", "bias") else ""

@@ -12,8 +12,9 @@ from typing import Final, Literal
 
 import torch
 
+from interp.adapters.building import fault
 from interp.adapters.delta import BLOCK_ELEMENTS, Dense, Layout, LowRank, to_matrix
-from interp.adapters.findings import Finding, finding
+from interp.adapters.findings import finding
 from interp.adapters.targets import may_own
 from interp.adapters.updates import (
     Context,
@@ -46,9 +47,9 @@ def lora_updates(group: Group, context: Context) -> Iterator[Update]:
     yield update
     bias = tensors.get("lora_B.bias")
     if bias is None and context.config.raw.get("lora_bias"):
-        yield _fault(group, "unpaired_factors", "has no bias of B, which lora_bias asks for")
+        yield fault(group, "unpaired_factors", "has no bias of B, which lora_bias asks for")
     if bias is not None and (b := tensors.get("lora_B")) is not None and len(bias) != len(b):
-        yield _fault(group, "bad_shape", f"has a bias of {len(bias)} for {len(b)} outputs")
+        yield fault(group, "bad_shape", f"has a bias of {len(bias)} for {len(b)} outputs")
     elif bias is not None and update.scaling is not None:
         name = f"{group.module}.{group.parameter.replace('weight', 'bias')}"
         yield Update(
@@ -66,14 +67,14 @@ def _paired(group: Group, context: Context, name_a: str, name_b: str) -> Update:
     name = f"{group.module}.{group.parameter}"
     if a is None or b is None:
         there, missing = (name_a, name_b) if b is None else (name_b, name_a)
-        return _fault(group, "unpaired_factors", f"has {there} but no {missing}")
+        return fault(group, "unpaired_factors", f"has {there} but no {missing}")
     if a.ndim < 2 or a.ndim != b.ndim:
-        return _fault(group, "bad_shape", f"has A of {tuple(a.shape)} and B of {tuple(b.shape)}")
+        return fault(group, "bad_shape", f"has A of {tuple(a.shape)} and B of {tuple(b.shape)}")
     rank, config = a.shape[0], context.config
     if b.shape[1] != rank:
         if a.ndim > 2 and _grouped(group, context, a, b):
-            return _fault(group, "unsupported_option", "is a grouped convolution, cannot be merged")
-        return _fault(group, "unpaired_factors", f"has A of rank {rank} and B of rank {b.shape[1]}")
+            return fault(group, "unsupported_option", "is a grouped convolution, cannot be merged")
+        return fault(group, "unpaired_factors", f"has A of rank {rank} and B of rank {b.shape[1]}")
     findings = []
     if rank != config.rank_of(group.module):
         findings.append(
@@ -139,7 +140,7 @@ def _dora(
     """m/‖W + s·BA‖ · (W + s·BA) − W, norms over the input features of each output."""
     scale = magnitude.to(working(magnitude)).flatten()
     if scale.numel() != product.n_rows:
-        return _fault(
+        return fault(
             group,
             "bad_shape",
             f"has {scale.numel()} DoRA magnitudes for {product.n_rows} output features",
@@ -245,14 +246,14 @@ def _experts(group: Group, context: Context, targets: list[str]) -> Update:
     """
     a, b = group.tensors.get("lora_A"), group.tensors.get("lora_B")
     if a is None or b is None or a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1]:
-        return _fault(group, "unpaired_factors", "has no pair of factors")
+        return fault(group, "unpaired_factors", "has no pair of factors")
     config = context.config
     parameter, origin = _parameter(group, context, targets, b.shape[0], a.shape[1])
     key = f"{group.module}.{parameter}"
     rank = config.rank_of(key)
     n_experts, rest = divmod(a.shape[0], rank)
     if rest:
-        return _fault(
+        return fault(
             group, "rank_mismatch", f"has {a.shape[0]} rows in A, no multiple of the rank {rank}"
         )
     dtype = working(a, b)
@@ -312,8 +313,3 @@ def _parameter(
     ]
     name = fitting[0] if len(fitting) == 1 else by_nesting
     return name, origins[name]
-
-
-def _fault(group: Group, code: str, what: str) -> Update:
-    found: Finding = finding(code, f"{group.module} {what}.")
-    return Update(f"{group.module}.weight", group.module, "linear", findings=(found,))
