@@ -77,8 +77,9 @@ def adapted(backend: HFBackend, path: Path) -> Iterator[HFBackend]:
         path: PEFT adapter folder, with safetensors or a `.bin`.
 
     Raises:
-        ModelError: peft is not installed, the folder is no adapter of this model, or some of its
-            tensors do not match the model; these are named.
+        ModelError: peft is not installed, the folder is no adapter of this model, some of its
+            tensors do not match the model (these are named), or accelerate keeps weights elsewhere
+            than where they are used.
     """
     if not _peft_is_there():
         raise ModelError(
@@ -87,6 +88,13 @@ def adapted(backend: HFBackend, path: Path) -> Iterator[HFBackend]:
     digest = adapter_sha256(path)
     names = _tensor_names(path)  # before anything else reads the file
     model = backend.model
+    if any(parameter.device.type == "meta" for parameter in model.parameters()):
+        # PEFT would dispatch the model anew, and leave it without weights at the end.
+        raise ModelError(
+            f"The adapter {path} cannot be attached while some weights of {backend.model_id} are "
+            f"kept away from the device that runs them (on disk, or in memory beside a GPU). Use a "
+            f"--device-map whose devices hold the whole model, or merge the adapter into it first."
+        )
     modules = dict(model.named_modules())
     trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     kept = _rewritten_weights(model, path)

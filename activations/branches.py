@@ -26,6 +26,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 from activations.hooks import hidden_of, with_hidden
+from activations.kept import lend_apart
 
 __all__ = [
     "TILE_TOKENS",
@@ -88,16 +89,9 @@ class _Run:
         self.collecting = False
         self.earlier: tuple[Tensor, Tensor] | None = None
 
-    def lend(self, layer: Any) -> Any:
-        """A cache layer that hands new keys and values back, and says where the kept ones are."""
-        lent = copy.copy(layer)
-
-        def update(keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-            self.keys, self.values = layer.keys, layer.values
-            return keys, values
-
-        lent.update = update
-        return lent
+    def tell(self, keys: Tensor, values: Tensor) -> None:
+        """Say where the kept keys and values of the layer are that runs next."""
+        self.keys, self.values = keys, values
 
     def attend(
         self,
@@ -200,7 +194,7 @@ def branching(model: Any, blocks: nn.ModuleList, state: Any, branches: Branches)
     n_items = branches.shifts.shape[1]
     run = _Run(n_items)
     lent = copy.copy(state)
-    lent.layers = [run.lend(layer) for layer in state.layers]
+    lent.layers = [lend_apart(layer, run.tell) for layer in state.layers]
     config = model.config.get_text_config(decoder=True)
     implementation = config._attn_implementation
     with ExitStack() as stack:
