@@ -16,6 +16,7 @@ from audits import codes, configure, one, rewrite, wrapped
 from safetensors.torch import load_file, save_file
 
 from interp.adapters import AdapterAudit
+from interp.adapters.recomputed import leading_triplets
 
 L = peft.LoraConfig
 LINEAR = ["q_proj", "down_proj"]
@@ -93,6 +94,21 @@ def test_what_has_not_moved(init: str, dora: bool, form: torch.dtype, tmp_path: 
     # One percent of A is seen.
     rewrite(tmp_path / "adapter", lambda n, t: {n: t * 1.01 if "lora_A" in n else t})
     assert one(tmp_path / "adapter", base=tmp_path / "base").verdict in ("weak", "effective")
+
+
+@pytest.mark.parametrize("shape", [(1100, 1300), (1300, 1100)])
+def test_leading_triplets_of_large_matrices(shape: tuple[int, int]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(shape, generator=generator)
+    u, values, v = leading_triplets(weight, 8)
+    assert values.shape == (9,)
+    whole = torch.linalg.svd(weight.double(), full_matrices=False)
+    assert values.double() == pytest.approx(whole.S[:9], rel=1e-6)
+    product = (u[:, :8] * values[:8]).double() @ v[:8].double()
+    best = (whole.U[:, :8] * whole.S[:8]) @ whole.Vh[:8]
+    assert (product - best).norm() <= 1e-5 * best.norm()
+    # The control: one more or less is another product.
+    assert (product - (u * values).double() @ v.double()).norm() > 0.1 * best.norm()
 
 
 def test_a_turned_matrix(tmp_path: Path) -> None:
