@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import lapack
+from scipy.linalg import blas, lapack
 from scipy.special import expit
 
 __all__ = ["Path", "solve_path"]
@@ -195,7 +195,9 @@ class _Step:
         self.total = s @ self.by_s
 
     def _divide(self, right: NDArray[np.float64]) -> NDArray[np.float64]:
-        solved, _ = lapack.spotrs(self.factor, right.astype(np.float32), lower=1, overwrite_b=1)
+        # For one side, several times faster than `spotrs`.
+        half = blas.strsv(self.factor, right.astype(np.float32), lower=1, overwrite_x=1)
+        solved = blas.strsv(self.factor, half, lower=1, trans=1, overwrite_x=1)
         return np.asarray(solved, dtype=np.float64)
 
     def solve(
