@@ -7,8 +7,8 @@ each changed run starts there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from activations.backend import Prefix
-from activations.branches import Branches, branching, head_rows, why_not_branchable
+from activations.branches import (
+    Branches,
+    branching,
+    head_rows,
+    replaced_forward,
+    why_not_branchable,
+)
 from activations.hf import HFBackend
 from activations.hooks import hidden_of, with_hidden
 
@@ -145,22 +151,9 @@ def _skipped(blocks: nn.ModuleList, like: object) -> ExitStack:
         def passing(*args: Any, **kwargs: Any) -> object:
             return with_hidden(like, args[0] if args else kwargs["hidden_states"])
 
-        stack.enter_context(_forward_of(block, passing))
+        stack.enter_context(replaced_forward(block, passing))
     return stack
 
 
 def _replaced(block: nn.Module, output: object) -> Any:
-    return _forward_of(block, lambda *_, **__: output)
-
-
-@contextmanager
-def _forward_of(block: nn.Module, forward: Callable[..., object]) -> Iterator[None]:
-    own = vars(block).get("forward")  # accelerate puts one there
-    block.forward = forward
-    try:
-        yield
-    finally:
-        if own is None:
-            del block.forward
-        else:
-            block.forward = own
+    return replaced_forward(block, lambda *_, **__: output)

@@ -11,6 +11,7 @@ from interp.adapters.results import AdapterAudit, ModuleAudit, total
 
 if TYPE_CHECKING:
     from experiments.compare import Comparison
+    from interp.adapters.runs import RunAudit
 
 __all__ = ["print_audit", "print_comparisons", "print_overview", "print_runs"]
 
@@ -62,6 +63,11 @@ def print_audit(audit: AdapterAudit) -> None:
             f"{'none' if bound is None else format(bound, '.3g')}, kappa "
             f"{'none' if budget['kappa'] is None else format(budget['kappa'], '.3g')}"
         )
+        for name in ("grad_norm", "reward"):
+            logged = budget[name]
+            if logged:
+                said = ", ".join(f"{which} {value:.3g}" for which, value in logged.items())
+                say(f"Logged {name}: {said}")
     if audit.findings:
         print_table(
             "Findings",
@@ -86,26 +92,21 @@ def print_overview(audits: Sequence[AdapterAudit]) -> None:
     print_table("All adapters", ("path", "verdict", "max|ΔW|", "‖ΔW‖_F", "ρ"), rows)
 
 
-def print_runs(paths: Sequence[Path], audits: Sequence[AdapterAudit]) -> None:
-    """What the last adapters of several runs have in common, where that can be asked.
-
-    Args:
-        paths: of the runs.
-        audits: of all of them; those with comparisons are in the order of `paths`.
-    """
+def print_runs(runs: Sequence[RunAudit]) -> None:
+    """What the last adapters of several runs have in common, where that can be asked."""
     rows = []
-    order = list(paths)
-    last = [audit for audit in audits if audit.compared]
-    for place, (path, audit) in enumerate(zip(paths, last, strict=False)):
-        for other in audit.compared:
-            if order.index(other.other) < place:
+    said: set[Path] = set()
+    for run in runs:
+        said.add(run.path)
+        for other in run.audits[-1].compared:
+            if other.other in said:
                 continue  # said already, the other way round
             if other.refused is not None:
                 note(f"Not compared: {other.refused}")
                 continue
             rows.append(
                 (
-                    path,
+                    run.path,
                     other.other,
                     len(other.modules),
                     _signed(other.cosine),

@@ -47,6 +47,8 @@ def print_behaviour(report: Mapping[str, Any]) -> None:
         f"{asked['n']} items in {asked['n_groups']} groups; verdicts: {report['readout']}. Percent "
         f"with 95% group-bootstrap intervals; replies without a verdict counted wrong and left out."
     )
+    for text in report["warnings"]:
+        say(text)
     _print_scores(report)
     if report["classes"]:
         print_table(

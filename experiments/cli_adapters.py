@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,7 +15,6 @@ from experiments.options import (
     MapOption,
     NewTokensOption,
     NumberOption,
-    OutFolder,
     SeedOption,
     SourceOption,
     ViewOption,
@@ -23,9 +22,6 @@ from experiments.options import (
 )
 from interp.adapters.thresholds import DEFAULT_FAIL_ON, VERDICTS
 from interp.errors import AdapterError, did_you_mean
-
-if TYPE_CHECKING:
-    from interp.adapters.results import AdapterAudit
 
 __all__ = ["adapters_app"]
 
@@ -45,7 +41,9 @@ adapters_app = typer.Typer(
 def audit(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH…", help="Adapter folder, checkpoint-N, or run folder."),
+        typer.Argument(
+            metavar="PATH…", help="Adapter folder, checkpoint-N, run folder, or a folder of runs."
+        ),
     ],
     base: Annotated[
         str | None,
@@ -88,22 +86,21 @@ def audit(
     failing = _verdicts(fail_on)
     from experiments.adapter_tables import print_audit, print_overview, print_runs
     from experiments.console import note, print_json
-    from interp.adapters.audit import audit_path
-    from interp.adapters.pairs import with_comparisons
+    from interp.adapters.runs import audit_runs
     from interp.adapters.writing import audit_to_json, write_audits
     from interp.direction import read_direction
 
     read = None if direction is None else read_direction(direction)
     folder = None if base is None else _base_path(base)
-    runs: list[tuple[Path, tuple[AdapterAudit, ...]]] = []
-    final: list[AdapterAudit] = []
-    for path in paths:
-        note(f"Auditing {path}")
-        run = audit_path(path, base=folder, initial=initial, direction=read, device=device)
-        runs.append((path, run))
-        # Early checkpoints may well be untrained. A folder may hold several named adapters.
-        final += [found for found in run if found.step == run[-1].step]
-    audits = with_comparisons(runs)
+    runs = audit_runs(
+        paths,
+        base=folder,
+        initial=initial,
+        direction=read,
+        device=device,
+        started=lambda run: note(f"Auditing {run}"),
+    )
+    audits = [found for run in runs for found in run.audits]
     if json:
         print_json([audit_to_json(found) for found in audits])
     else:
@@ -111,14 +108,15 @@ def audit(
             print_audit(found)
         if len(audits) > 1:
             print_overview(audits)
-        print_runs(paths, audits)
+        print_runs(runs)
     if out is not None:
         from figures.adapters import draw_adapters
 
         write_audits(out, audits)
         draw_adapters(out)
         note(f"Written to {out}")
-    if any(found.verdict in failing for found in final):
+    # Early checkpoints may well be untrained.
+    if any(found.verdict in failing for run in runs for found in run.final):
         raise typer.Exit(3)
 
 
@@ -167,10 +165,10 @@ def compare(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PATH…", help="Adapter folders, checkpoints, or runs (their last adapter)."
+            metavar="PATH…",
+            help="Adapter folders, checkpoints, or runs (the last adapter of each).",
         ),
     ],
-    out: OutFolder,
     base: BaseOption = "smollm2",
     source: SourceOption = "facts",
     n: NumberOption = None,
@@ -181,6 +179,10 @@ def compare(
     dtype: DtypeOption = "float32",
     device: DeviceOption = "auto",
     batch_tokens: BatchOption = 2048,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder to write to; default: runs/<utc>-adapters-compare."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Run base and adapted model on the same items: what does the adapter change?
@@ -195,18 +197,20 @@ def compare(
     from experiments.compare import compare_adapters, verdict
     from experiments.console import note, print_json, progress, say
     from interp.files import write_json
+    from interp.records import run_folder
 
-    folders = [_last_adapter(path) for path in paths]
+    folders = [last for path in paths for last in _last_adapters(path)]
+    folder = out or run_folder("adapters-compare")
     opened, found = open_items(source, view, n, seed, map_)
     spec = ModelSpec.parse(base, dtype=dtype, device=device)
     note(f"Loading {spec.model_id} ({dtype}); {len(found)} items of {opened.name}")
     backend = load_backend(spec)
-    with progress("base and adapted", 1 + len(paths)) as advance:
+    with progress("base and adapted", 1 + len(folders)) as advance:
         results = compare_adapters(
             backend,
             folders,
             found,
-            out,
+            folder,
             source=describe_source(opened, found, view=view, seed=seed),
             max_new_tokens=max_new_tokens,
             batch_tokens=batch_tokens,
@@ -214,21 +218,25 @@ def compare(
             progress=advance,
         )
     rows = [asdict(result) | {"verdict": verdict(result)} for result in results]
-    write_json(out / "compare.json", {"comparisons": rows})
+    write_json(folder / "compare.json", {"comparisons": rows})
     if json:
         print_json(rows)
         return
     print_comparisons(results)
     for result in results:
         say(f"{result.path}: {verdict(result)}")
+    note(f"Written to {folder}")
 
 
-def _last_adapter(path: Path) -> Path:
-    """The adapter that a path stands for: of a run with several, the last one; said if so."""
+def _last_adapters(path: Path) -> list[Path]:
+    """The adapters that a path stands for: the last one of each run; said if there are more."""
     from experiments.console import note
-    from interp.adapters.locate import find_adapters
+    from interp.adapters.locate import find_adapters, find_runs
 
-    found = find_adapters(path)
-    if len(found) > 1:
-        note(f"{path} holds {len(found)} adapters; comparing the last one, {found[-1].path}")
-    return found[-1].path
+    last = []
+    for run in find_runs(path):
+        found = find_adapters(run)
+        if len(found) > 1:
+            note(f"{run} holds {len(found)} adapters; comparing the last one, {found[-1].path}")
+        last.append(found[-1].path)
+    return last

@@ -143,7 +143,7 @@ def _write(folder: Path, found: dict[str, Any], kind: str) -> None:
         )
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in found.items():
-        if not isinstance(rows, list) or name == "notes":
+        if not isinstance(rows, list) or name in ("warnings", "notes"):
             continue
         if rows:
             write_csv(folder / f"{name}.csv", rows)

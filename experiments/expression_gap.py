@@ -6,7 +6,6 @@ identical items, and steering along the class-mean direction.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,37 +20,27 @@ from activations import (
 )
 from activations.answers import MAX_NEW_TOKENS, require_labels
 from activations.batches import BATCH_TOKENS
-from activations.cache import manifest_differences, refuse_mismatch
 from activations.digests import weights_sha256
 from activations.sharing import tokens_saved
 from experiments.console import note, progress
 from experiments.readouts import readouts_of
+from experiments.resuming import CONFIG, finished_run
 from experiments.steer_inputs import signed_items
 from experiments.tables import verdict_note
 from figures import draw_expression_gap
-from interp.errors import ResultError
-from interp.files import read_json, write_csv, write_json
+from interp.files import write_csv, write_json
 from interp.items import Item, write_items
-from interp.records import (
-    RunRecord,
-    artifacts_of,
-    git_state,
-    package_versions,
-    read_run,
-    utc_now,
-    write_run,
-)
+from interp.records import RunRecord, Started, finish_run
 from interp.registry import load_items, open_source
 from interp.vocabulary import Dtype, Grouping
 from probes import make_folds, sweep_layers, write_sweep
 from probes.solver import require_strength
 from steering import sweep_steering, write_steering
-from steering.plan import nonzero_alphas
+from steering.settings import nonzero_alphas
 
 __all__ = ["NAME", "ExpressionGapConfig", "run_expression_gap"]
 
 NAME: Final = "expression-gap"
-_CONFIG: Final = "config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +95,7 @@ def run_expression_gap(
         CacheError: the folder holds a run with another configuration.
         InterpError: whatever the parts raise.
     """
-    started, clock = utc_now(), time.process_time()
+    started = Started.now()
     settings = asdict(config)
     settings["alphas"] = list(config.alphas)
     source = open_source(config.source, config.field_map)
@@ -119,14 +108,14 @@ def run_expression_gap(
     )
     _require_runnable(config, items)
     described = describe_source(source, items, view=config.view, seed=config.seed)
-    finished = _finished_run(folder, settings, described, weights_sha256(spec))
+    finished = finished_run(folder, settings, source=described, weights=weights_sha256(spec))
     if finished is not None:
         note(f"{folder} is finished already; nothing is computed.")
         return finished
 
     note(f"1/5  loading {spec.model_id} ({spec.dtype}) and {len(items)} items of {source.name}")
     backend = load_backend(spec)
-    write_json(folder / _CONFIG, settings)
+    write_json(folder / CONFIG, settings)
     write_items(folder / "items.jsonl", items)
     prompts = backend.tokenize(items)
     n_tokens = sum(len(prompt.ids_with_stub) for prompt in prompts)
@@ -191,26 +180,17 @@ def run_expression_gap(
     draw_expression_gap(folder)
     metrics = _metrics(probe, readouts, steering) | {"self_check_max_relative": self_check}
     _write_metrics(folder / "metrics.csv", metrics)
-    commit, dirty = git_state()
-    record = RunRecord(
-        run_id=folder.resolve().name,
+    return finish_run(
+        folder,
+        started,
         experiment=NAME,
         command=command,
         config=settings,
         seeds={"items": config.seed, "folds": config.seed, "steering": config.seed},
-        started_utc=started,
-        finished_utc=utc_now(),
-        cpu_seconds=round(time.process_time() - clock, 1),
-        git_commit=commit,
-        git_dirty=dirty,
-        versions=package_versions(),
         model=dict(backend.fingerprint()),
         source=described,
         metrics=metrics,
-        artifacts=artifacts_of(folder),
     )
-    write_run(folder, record)
-    return record
 
 
 def _require_runnable(config: ExpressionGapConfig, items: tuple[Item, ...]) -> None:
@@ -221,34 +201,6 @@ def _require_runnable(config: ExpressionGapConfig, items: tuple[Item, ...]) -> N
     if config.C != "auto":
         require_strength(config.C)
     nonzero_alphas(config.alphas, config.random_directions)
-
-
-def _finished_run(
-    folder: Path, settings: Mapping[str, Any], source: Mapping[str, Any], weights: str | None
-) -> RunRecord | None:
-    """The record of a finished run in `folder`; None if there is an unfinished one, or nothing.
-
-    Raises:
-        CacheError: the folder holds a run of other settings, items or weights.
-        ResultError: the folder holds files that are not a run.
-    """
-    if not (folder / _CONFIG).exists():
-        if folder.exists() and any(folder.iterdir()):
-            raise ResultError(
-                f"{folder} is not empty and holds no run. Give a new or an empty folder as --out."
-            )
-        return None
-    found = read_json(folder / _CONFIG, "the configuration of a run")
-    refuse_mismatch(folder, manifest_differences(found, settings))
-    if not (folder / "run.json").exists():
-        return None
-    record = read_run(folder)
-    differences = manifest_differences({"source": record.source}, {"source": source})
-    if weights is not None:
-        was = {"model": {"weights": record.model["weights"]}}
-        differences += manifest_differences(was, {"model": {"weights": weights}})
-    refuse_mismatch(folder, differences)
-    return record
 
 
 def _metrics(

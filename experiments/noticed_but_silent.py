@@ -7,7 +7,6 @@ plays on, and what it does about the reply is set beside what the probe read.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,22 +18,14 @@ from numpy.typing import NDArray
 
 from activations import ModelSpec, extract, load_backend
 from activations.batches import BATCH_TOKENS
-from activations.cache import manifest_differences, refuse_mismatch
 from experiments.console import note, progress
+from experiments.resuming import CONFIG, finished_run
 from experiments.unco_play import model_agent, play_tasks
 from figures.unco import draw_noticed
 from interp.errors import ResultError
-from interp.files import atomic_path, read_json, sha256_file, write_csv, write_json
+from interp.files import atomic_path, sha256_file, write_csv, write_json
 from interp.items import Item, items_sha256, write_items
-from interp.records import (
-    RunRecord,
-    artifacts_of,
-    git_state,
-    package_versions,
-    read_run,
-    utc_now,
-    write_run,
-)
+from interp.records import RunRecord, Started, finish_run
 from interp.sources.unco.agents import REPORT
 from interp.sources.unco.build import VERSION, build_groups
 from interp.sources.unco.environment import Ask, Round, start, step
@@ -48,7 +39,6 @@ from probes import ProbeSweep, sweep_layers, write_sweep
 __all__ = ["NAME", "NoticedConfig", "reply_items", "run_noticed"]
 
 NAME: Final = "noticed-but-silent"
-_CONFIG: Final = "config.json"
 _SETTINGS: Final = ("misaligned", "incomplete")
 
 
@@ -121,12 +111,12 @@ def run_noticed(config: NoticedConfig, folder: Path, *, command: str = "") -> Ru
         raise ResultError(
             f"--played is {config.played} of --groups {config.groups}; expected 1 to that."
         )
-    started, clock = utc_now(), time.process_time()
+    started = Started.now()
     settings = asdict(config)
-    _require_own(folder, settings)
-    if (folder / "run.json").exists():
+    finished = finished_run(folder, settings)
+    if finished is not None:
         note(f"{folder} is finished already; nothing is computed.")
-        return read_run(folder)
+        return finished
     tasks = tuple(
         task
         for group in build_groups(config.groups, config.seed)
@@ -143,7 +133,7 @@ def run_noticed(config: NoticedConfig, folder: Path, *, command: str = "") -> Ru
     note(f"1/4  loading {spec.model_id} ({spec.dtype}); {len(items)} statements, "
          f"{config.played * len(_SETTINGS)} episodes")  # fmt: skip
     backend = load_backend(spec)
-    write_json(folder / _CONFIG, settings)
+    write_json(folder / CONFIG, settings)
     write_items(folder / "items.jsonl", items)
     _write_tasks(folder / "tasks.jsonl", tasks)
     described = {
@@ -204,26 +194,17 @@ def run_noticed(config: NoticedConfig, folder: Path, *, command: str = "") -> Ru
     write_json(folder / "noticed.json", metrics)
     write_csv(folder / "noticed.csv", rows)
     draw_noticed(folder)
-    commit, dirty = git_state()
-    record = RunRecord(
-        run_id=folder.resolve().name,
+    return finish_run(
+        folder,
+        started,
         experiment=NAME,
         command=command,
         config=settings,
         seeds=dict.fromkeys(("tasks", "statements", "folds"), config.seed),
-        started_utc=started,
-        finished_utc=utc_now(),
-        cpu_seconds=round(time.process_time() - clock, 1),
-        git_commit=commit,
-        git_dirty=dirty,
-        versions=package_versions(),
         model=dict(backend.fingerprint()),
         source=described,
         metrics=metrics,
-        artifacts=artifacts_of(folder),
     )
-    write_run(folder, record)
-    return record
 
 
 def compare(
@@ -353,16 +334,6 @@ def verdict(metrics: Mapping[str, Any]) -> str:
         f"{head}the agent took the corrective action in {acted}, and was silent in "
         f"{metrics['silent_given_noticed']:.1%} of those where the probe had noticed ({beside})."
     )
-
-
-def _require_own(folder: Path, settings: Mapping[str, Any]) -> None:
-    if (folder / _CONFIG).exists():
-        found = read_json(folder / _CONFIG, "the configuration of a run")
-        refuse_mismatch(folder, manifest_differences(found, settings))
-    elif folder.exists() and any(folder.iterdir()):
-        raise ResultError(
-            f"{folder} is not empty and holds no run. Give a new or an empty folder as --out."
-        )
 
 
 def _write_tasks(path: Path, tasks: Sequence[Task]) -> None:

@@ -30,6 +30,9 @@ _POLICIES: Final = (
 )
 
 
+_ONE_MODEL: Final = "one model, non-answers counted wrong"
+
+
 def draw_behaviour(folder: Path) -> tuple[Path, ...]:
     """Draw what the report in a folder allows, into `figures/` below it.
 
@@ -48,15 +51,21 @@ def draw_behaviour(folder: Path) -> tuple[Path, ...]:
             report = read_json(folder / "behaviour.json", "a behaviour report")
             drawn["scores"] = _scores(report)
             if report["injection"]:
-                drawn["injection"] = _before_after(report["injection"], "correct answer in prompt")
+                drawn["injection"] = _before_after(
+                    report["injection"], "as the model comes", "correct answer in the prompt"
+                )
             if report["toggle"]:
                 single = [row for row in report["toggle_by_model"] if row["category"] == "all"]
                 several = len({row["model"] for row in single}) > 1
                 drawn["toggle"] = _fixes_breaks([*report["toggle"], *(single if several else ())])
             if report["training"]:
-                drawn["training"] = _before_after(report["training"], "reasoning-trained")
+                drawn["training"] = _before_after(
+                    report["training"], "base model", "trained to reason"
+                )
             if report["probe"]:
-                drawn["probe"] = _before_after(report["probe"], "probe, nested layers")
+                drawn["probe"] = _before_after(
+                    report["probe"], "the model's own answer", "probe, nested layers"
+                )
             if report["length_quartiles"]:
                 drawn["lengths"] = _lengths(report)
             if report["axes"]:
@@ -165,7 +174,16 @@ def _label(row: Mapping[str, Any]) -> str:
     return f"{row['before_is']}: {category}" if "before_is" in row else category
 
 
-def _before_after(rows: _Rows, after: str) -> Figure:
+def _models(rows: _Rows) -> str:
+    """Over how many models a row is a mean, where it is one."""
+    counts = sorted({row["n_models"] for row in rows if "n_models" in row})
+    if not counts:
+        return ""
+    some = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f" (mean of {some} model" + ("" if counts == [1] else "s") + " where none is named)"
+
+
+def _before_after(rows: _Rows, before: str, after: str) -> Figure:
     """Accuracy before and after on the same items, one panel a policy."""
     per_policy = len(rows) // 2
     figure = new_figure(8.4, 1.6 + 0.32 * per_policy)
@@ -173,7 +191,7 @@ def _before_after(rows: _Rows, after: str) -> Figure:
         axes = figure.add_subplot(1, 2, panel + 1)
         chosen = [row for row in rows if row["policy"] == policy]
         for name, offset, colour, label in (
-            ("before", -0.12, COLOURS["model"], "the model's own answer"),
+            ("before", -0.12, COLOURS["model"], before),
             ("after", 0.12, COLOURS["nested"], after),
         ):
             _bars(axes, chosen, name, offset, height=4, colour=colour, label=label)
@@ -184,6 +202,10 @@ def _before_after(rows: _Rows, after: str) -> Figure:
             [_label(row) for row in chosen] if panel == 0 else [""] * len(chosen),
         )
         axes.set_title(title, fontsize=8, loc="left")
+        axes.set_xlabel(f"accuracy{_models(chosen)}", fontsize=8)
+        if all(row["before"] is None for row in chosen):
+            axes.set_xlim(0, 1)
+            axes.text(0.5, 0.5, "no verdicts", transform=axes.transAxes, ha="center", fontsize=8)
         _percent(axes)
     _legend(figure, ncols=2)
     return figure
@@ -225,6 +247,8 @@ def _fixes_breaks(rows: _Rows) -> Figure:
             places, [_label(row) for row in chosen] if panel == 0 else [""] * len(places)
         )
         axes.set_title(title, fontsize=8, loc="left")
+        unnamed = [row for row in chosen if "before_is" not in row]
+        axes.set_xlabel(f"share of items{_models(unnamed)}", fontsize=8)
         _percent(axes)
     _legend(figure, ncols=3)
     return figure
@@ -250,7 +274,7 @@ def _lengths(report: Mapping[str, Any]) -> Figure:
         axes.set_ylabel("accuracy")
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axes.set_title(condition, fontsize=9, loc="left")
-    _legend(figure, ncols=2)
+    _legend(figure, ncols=3)
     return figure
 
 
@@ -259,7 +283,8 @@ def _line(axes: Axes, rows: _Rows, shift: float, pooled: tuple[str, str] | None)
     places = [row["quartile"] + shift for row in shown]
     values = [row["accuracy"] for row in shown]
     if pooled is None:
-        axes.plot(places, values, color=COLOURS["control"], linewidth=0.6, alpha=0.6)
+        colour = COLOURS["control"]
+        axes.plot(places, values, color=colour, linewidth=0.6, alpha=0.6, label=_ONE_MODEL)
         return
     axes.plot(places, values, color=pooled[0], marker="o", markersize=4, label=pooled[1])
     for place, row in zip(places, shown, strict=True):
@@ -303,6 +328,7 @@ def _axes(rows: _Rows) -> Figure:
             fontsize=9,
             loc="left",
         )
+        axes.set_xlabel("difference of accuracies", fontsize=8)
         _percent(axes)
     _legend(figure, ncols=2)
     return figure

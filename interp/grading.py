@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Final
 
-from interp.errors import ResultError
+from interp.errors import ResultError, did_you_mean
 from interp.files import atomic_path, require_file
 from interp.vocabulary import AnswerCondition
 
@@ -95,6 +95,9 @@ class Answer:
         return self.logit_true - self.logit_false
 
 
+_FIELDS: Final = tuple(field.name for field in fields(Answer))
+
+
 def write_answers(path: Path, answers: Iterable[Answer]) -> None:
     """Write one answer a line, atomically."""
     with atomic_path(path) as aside, aside.open("w", encoding="utf-8") as handle:
@@ -112,8 +115,21 @@ def read_answers(path: Path) -> tuple[Answer, ...]:
     answers: list[Answer] = []
     with path.open(encoding="utf-8") as handle:
         for number, line in enumerate(handle, start=1):
+            where = f"{path}, line {number}"
             try:
-                answers.append(Answer(**json.loads(line)))
-            except (json.JSONDecodeError, TypeError) as error:
-                raise ResultError(f"{path}, line {number}: not an answer ({error}).") from error
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ResultError(f"{where}: not an answer ({error}).") from error
+            if not isinstance(row, dict):
+                raise ResultError(f"{where}: not an answer, but {line.strip()!r:.40}.")
+            for name in _FIELDS:
+                if name not in row:
+                    raise ResultError(f"{where}, field '{name}': missing; is this an answer file?")
+            for name in row:
+                if name not in _FIELDS:
+                    raise ResultError(
+                        f"{where}, field '{name}': no field of an answer. "
+                        f"{did_you_mean(name, _FIELDS)}"
+                    )
+            answers.append(Answer(**row))
     return tuple(answers)

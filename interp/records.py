@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -17,7 +18,9 @@ from interp.files import read_json, sha256_file, write_json
 __all__ = [
     "Artifact",
     "RunRecord",
+    "Started",
     "artifacts_of",
+    "finish_run",
     "git_state",
     "package_versions",
     "read_run",
@@ -99,6 +102,24 @@ class RunRecord:
     artifacts: tuple[Artifact, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """When a run began; made with `Started.now()` before anything else is done.
+
+    Attributes:
+        utc: ISO 8601.
+        cpu_seconds: processor time of the process so far.
+    """
+
+    utc: str
+    cpu_seconds: float
+
+    @classmethod
+    def now(cls) -> Started:
+        """This moment."""
+        return cls(utc_now(), time.process_time())
+
+
 def utc_now() -> str:
     """The time in UTC, ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
@@ -160,6 +181,53 @@ def write_run(folder: Path, record: RunRecord) -> Path:
     path = folder / "run.json"
     write_json(path, asdict(record))
     return path
+
+
+def finish_run(
+    folder: Path,
+    started: Started,
+    *,
+    experiment: str,
+    command: str,
+    config: Mapping[str, Any],
+    seeds: Mapping[str, int],
+    model: Mapping[str, Any],
+    source: Mapping[str, Any],
+    metrics: Mapping[str, Any],
+) -> RunRecord:
+    """Record a run whose other files are all in its folder: `run.json` is written last.
+
+    Args:
+        folder: of the run; every file in it becomes an artifact.
+        started: from before the run.
+        experiment: see `RunRecord`, as are all others.
+        command: see there.
+        config: see there.
+        seeds: see there.
+        model: see there.
+        source: see there.
+        metrics: see there.
+    """
+    commit, dirty = git_state()
+    record = RunRecord(
+        run_id=folder.resolve().name,
+        experiment=experiment,
+        command=command,
+        config=config,
+        seeds=seeds,
+        started_utc=started.utc,
+        finished_utc=utc_now(),
+        cpu_seconds=round(time.process_time() - started.cpu_seconds, 1),
+        git_commit=commit,
+        git_dirty=dirty,
+        versions=package_versions(),
+        model=model,
+        source=source,
+        metrics=metrics,
+        artifacts=artifacts_of(folder),
+    )
+    write_run(folder, record)
+    return record
 
 
 def read_run(folder: Path) -> RunRecord:

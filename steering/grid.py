@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 from activations import Edit, HFBackend, ModelBackend, Prompt
 from activations.backend import SharedPrefix
 from activations.batches import plan_batches, run_batches
-from activations.branches import Branches
+from activations.branches import TILE_TOKENS, Branches
 from activations.passes import Reading, plan_sharing, run_plan
 from activations.reuse import (
     branch_logits,
@@ -24,7 +24,7 @@ from activations.reuse import (
 )
 from interp.errors import InterpError, SteeringError
 from steering.hooks import change_at
-from steering.interventions import added
+from steering.interventions import CHANGES
 from steering.plan import FoldPlan
 from steering.positions import Positions, selected
 
@@ -34,6 +34,10 @@ _TOLERANCE: Final = {"float32": 1e-4}
 _ROUGH: Final = 0.1
 KEEP_BYTES: Final = 2**30
 """Largest size of the residual streams that a batch keeps for `prompt` and `all`."""
+
+BRANCH_BYTES: Final = 2**26
+"""Largest size of the residual streams that one pass carries for `last_prompt` and `generated`; a
+few times as much is in use while they are joined."""
 
 _TOO_LARGE: Final = "The model's logits are not finite under steering. Use smaller --alphas."
 _FAULTS: Final = (InterpError, RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
@@ -48,11 +52,13 @@ class FastPath:
         off: why not; None where it was used.
         max_relative: largest relative difference of the logits of the item that was run both ways
             first; None where nothing was compared.
+        trimmed: whether the last block left out what no logit needs.
     """
 
     used: bool
     off: str | None
     max_relative: float | None
+    trimmed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,7 @@ class _Job:
     logit_ids: tuple[int, int]
     positions: Positions
     batch_tokens: int
+    trimmed: bool = False
 
     @property
     def from_last(self) -> bool:
@@ -109,6 +116,7 @@ def run_cells(
         raise SteeringError(_TOO_LARGE)
     job = _Job(backend, prompts, logit_ids, positions, batch_tokens)
     path = FastPath(False, "--plain", None) if plain else _examine(job, plans)
+    job = replace(job, trimmed=path.trimmed)
     baseline = np.full((len(prompts), 2), np.nan, dtype=np.float32)
     logits = np.full((n_cells, len(prompts), 2), np.nan, dtype=np.float32)
     for plan in plans:
@@ -154,11 +162,26 @@ def _batches(
     yield from run_batches(plan_batches(lengths, budget), lambda part: run(job, plan, part))
 
 
-def _shifts(plan: FoldPlan, part: slice, batch: Sequence[int]) -> Tensor:
-    """(cells, items, d_model) of what is added."""
+def _branches(job: _Job, plan: FoldPlan, part: slice, batch: Sequence[int]) -> Branches:
+    """Cells of a plan for some items of its fold."""
+    assert isinstance(job.backend, HFBackend)
     vectors = torch.from_numpy(plan.vectors[plan.which[part]])
-    sizes = torch.from_numpy(plan.coefficients[part][:, list(batch)].astype(np.float32))
-    return vectors[:, None] * sizes[:, :, None]
+    amounts = torch.from_numpy(plan.coefficients[part][:, list(batch)].astype(np.float32))
+    shifts = vectors[:, None] * amounts[:, :, None]
+    shares = None
+    if plan.kind == "project_out":
+        shifts, shares = torch.zeros_like(shifts), amounts
+    elif plan.kind == "clamp":
+        shares = torch.ones_like(amounts)
+    return Branches(
+        [int(layer) for layer in plan.layers[part]],
+        shifts,
+        every=job.positions == "generated",
+        trimmed=job.trimmed,
+        tile_tokens=TILE_TOKENS if job.backend.device.type == "cpu" else job.batch_tokens,
+        vectors=None if shares is None else vectors,
+        shares=shares,
+    )
 
 
 def _branched(
@@ -177,15 +200,11 @@ def _branched(
         prompts = [job.prompts[int(plan.rows[i])] for i in some]
         prefix = backend.prefill([prompt.ids[:-1] for prompt in prompts], shared)
         suffixes = [prompt.ids[-1:] + prompt.stub_ids for prompt in prompts]
-        step = max(1, job.batch_tokens // (len(some) * seq))
+        # Blocks run their rows in tiles, so the residual streams alone bound the rows of a pass.
+        step = max(1, BRANCH_BYTES // (len(some) * seq * backend.d_model * 4))
         parts = []
         for start in range(0, len(plan.cells), step):
-            part = slice(start, start + step)
-            branches = Branches(
-                [int(layer) for layer in plan.layers[part]],
-                _shifts(plan, part, some),
-                every=job.positions == "generated",
-            )
+            branches = _branches(job, plan, slice(start, start + step), some)
             found = branch_logits(backend, prefix, suffixes, job.logit_ids, branches).numpy()
             parts.append(found[1:])
         bases.append(found[0])
@@ -213,7 +232,8 @@ def _changing(
     def change(hidden: Tensor) -> Tensor:
         def push(states: Tensor, rows: Tensor) -> Tensor:
             device = states.device
-            return added(states, vector.to(device).expand(len(rows), -1), sizes.to(device)[rows])
+            vectors = vector.to(device).expand(len(rows), -1)
+            return CHANGES[plan.kind](states, vectors, sizes.to(device)[rows])
 
         return change_at(hidden, _chosen(job, prompts, hidden.shape[1]), push)
 
@@ -261,22 +281,32 @@ def _examine(job: _Job, plans: Sequence[FoldPlan]) -> FastPath:
     item = max(range(len(plan.rows)), key=lambda i: len(job.prompts[int(plan.rows[i])].ids))
     lowest = plan.layers == plan.layers[0]
     cell = int(np.argmax(np.where(lowest, np.abs(plan.coefficients[:, item]), -1)))
-    one = FoldPlan(
-        rows=plan.rows,
-        cells=plan.cells[cell : cell + 1],
-        layers=plan.layers[cell : cell + 1],
-        vectors=plan.vectors,
-        which=plan.which[cell : cell + 1],
-        coefficients=plan.coefficients[cell : cell + 1],
+    only = slice(cell, cell + 1)
+    one = replace(
+        plan,
+        cells=plan.cells[only],
+        layers=plan.layers[only],
+        which=plan.which[only],
+        coefficients=plan.coefficients[only],
     )
+    expected = _plain(job, one, [item])[1]
+    if not np.isfinite(expected).all():
+        return FastPath(True, None, None)  # an overflow, which the run itself will report
+    found = FastPath(False, None, None)
+    for trimmed in (True, False) if job.from_last else (False,):
+        found = _compared(replace(job, trimmed=trimmed), one, item, expected)
+        if found.used:
+            break
+    return found
+
+
+def _compared(job: _Job, one: FoldPlan, item: int, expected: NDArray[np.float32]) -> FastPath:
+    """One item's logits in one cell, beside those of a plain pass."""
     try:
         got = (_branched if job.from_last else _resumed)(job, one, [item])[1]
     except _FAULTS as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         return FastPath(False, f"the model does not allow it ({first[:200]})", None)
-    expected = _plain(job, one, [item])[1]
-    if not np.isfinite(expected).all():
-        return FastPath(True, None, None)  # an overflow, which the run itself will report
     difference = float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
     tolerance = _TOLERANCE.get(str(job.backend.fingerprint()["dtype"]), _ROUGH)
     if not difference <= tolerance:
@@ -285,4 +315,4 @@ def _examine(job: _Job, plans: Sequence[FoldPlan]) -> FastPath:
             f"it differs from a plain pass by {difference:.1g} (allowed: {tolerance:g})",
             difference,
         )
-    return FastPath(True, None, difference)
+    return FastPath(True, None, difference, job.trimmed)

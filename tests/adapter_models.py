@@ -42,6 +42,13 @@ def gpt2() -> torch.nn.Module:
     )
 
 
+def untied_gpt2() -> torch.nn.Module:
+    """Conv1D throughout, square ones too, and a head that is a plain Linear."""
+    config = GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=40, n_positions=32)
+    config.tie_word_embeddings = False
+    return AutoModelForCausalLM.from_config(config)
+
+
 def experts() -> torch.nn.Module:
     return AutoModelForCausalLM.from_config(
         Qwen3MoeConfig(
@@ -111,6 +118,15 @@ class Convolutions(torch.nn.Module):
         save_file(self.state_dict(), str(Path(folder) / "model.safetensors"))
 
 
+class SquareConvolutions(Convolutions):
+    """Kernels as high as wide: of others, PEFT's rotations cannot be merged."""
+
+    def __init__(self) -> None:
+        torch.nn.Module.__init__(self)
+        self.plane = torch.nn.Conv2d(6, 10, 3)
+        self.point = torch.nn.Conv2d(6, 10, 1)
+
+
 class GroupedConvolutions(Convolutions):
     """Two groups of channels in each."""
 
@@ -118,6 +134,18 @@ class GroupedConvolutions(Convolutions):
         super().__init__()
         self.plane = torch.nn.Conv2d(6, 10, (3, 2), groups=2)
         self.inner = torch.nn.Conv2d(6, 10, (2, 3), groups=2)
+
+
+class Attention(Convolutions):
+    """torch's own multi-head attention, whose queries, keys and values are one parameter."""
+
+    def __init__(self) -> None:
+        torch.nn.Module.__init__(self)
+        self.attn = torch.nn.MultiheadAttention(8, 2)
+
+
+def attention() -> torch.nn.Module:
+    return Attention()
 
 
 def vera(**options: Any) -> peft.VeraConfig:

@@ -13,6 +13,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import numpy as np
 import pytest
 import torch
+from commands import ok
 from hypothesis import settings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
@@ -138,3 +139,25 @@ def prepared(
         return backend, cache, SignedItems(fold, fold % cache.n_layers, decisions, cache.manifest)
 
     return build
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    """base/ and adapter/ with a clear change in q and v."""
+    import peft
+    from adapter_models import llama, save_case
+
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"])
+    save_case(tmp_path, llama, config, scale=0.01)
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def gap(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Path:
+    """A finished expression-gap run."""
+    folder = tmp_path_factory.mktemp("runs") / "gap"
+    ok(
+        *("run", "expression-gap", "--model", model_folder, "--source", "facts", "--n", 80),
+        *("--max-new-tokens", 4, "--device", "cpu", "--out", folder, "--json"),
+    )
+    return folder

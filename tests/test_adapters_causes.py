@@ -11,7 +11,7 @@ from typing import Any
 import peft
 import pytest
 from adapter_models import llama, save_case
-from test_adapters_verdicts import codes, one, rewrite
+from audits import codes, one, rewrite
 
 from interp.adapters import AdapterAudit
 

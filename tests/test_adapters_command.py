@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from adapter_models import llama, save_case
 from peft import LoraConfig
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from experiments.cli import app
 from figures.adapters import draw_adapters
-from interp.adapters.findings import CODES
-from interp.direction import Direction, write_direction
+from interp.adapters.findings import REMEDIES
 from interp.errors import ResultError
 
 TOTALS = {
@@ -93,7 +89,7 @@ def test_json_has_the_names_that_scripts_rely_on(paper: Path) -> None:
 
 
 def test_every_code_is_lower_snake_case_with_a_remedy() -> None:
-    for code, (_, _, remedy) in CODES.items():
+    for code, remedy in REMEDIES.items():
         assert code == code.lower() and code.replace("_", "").isalpha()
         assert remedy.endswith(".")
 
@@ -110,8 +106,23 @@ def test_exit_codes(paper: Path, tmp_path: Path) -> None:
     assert unknown.exit_code == 2 and "local Hugging Face cache" in unknown.stderr
     nowhere = run(paper, "--device", "cuda:99")
     assert nowhere.exit_code == 2 and "cannot be used" in nowhere.stderr
+    # A device that holds no numbers is none to compute on.
+    empty = run(paper, "--device", "meta")
+    assert empty.exit_code == 2 and "cannot be used" in empty.stderr
     wrong = run(paper, "--fail-on", "negligable")
     assert wrong.exit_code == 2 and "Did you mean negligible" in wrong.stderr
+
+
+def test_what_was_logged_is_printed(trained: Path) -> None:
+    entries = [
+        {"step": step, "learning_rate": 1e-4, "grad_norm": norm, "reward": reward}
+        for step, norm, reward in ((1, 0.25, 0.5), (5, 0.75, 0.125), (9, 0.5, 0.375))
+    ]
+    state = {"global_step": 9, "log_history": entries}
+    (trained / "adapter" / "trainer_state.json").write_text(json.dumps(state))
+    text = " ".join(run(trained / "adapter").stdout.split())
+    assert "Logged grad_norm: first 0.25, last 0.5, median 0.5, max 0.75" in text
+    assert "Logged reward: first 0.5, last 0.375, median 0.375, max 0.5" in text
 
 
 def test_of_a_run_the_last_adapter_decides(tmp_path: Path) -> None:
@@ -167,103 +178,6 @@ def test_files_and_figures(tmp_path: Path) -> None:
         for name in ("heat_map", "spectrum", "trajectory")
         for kind in ("png", "pdf")
     }
-
-
-def test_runs_side_by_side(tmp_path: Path) -> None:
-    for name, seed in (("a", 0), ("b", 1), ("twin", 0)):
-        config = LoraConfig(r=2, target_modules=["q_proj"])
-        save_case(tmp_path / name, llama, config, scale=0.01, seed=seed)
-    runs = [tmp_path / name / "adapter" for name in ("a", "b", "twin")]
-    result = run(*runs, "--fail-on", "none")
-    assert result.exit_code == 0
-    # Two of the three pairs are evidence, the third started alike.
-    assert "Runs side by side" in result.stdout and "other run" in result.stdout
-    table = result.stdout.partition("Runs side by side")[2]
-    assert table.count("│ 2 │") == 2  # parameters in common, a line a pair
-    assert result.stderr.count("Not compared:") == 1 and "started alike" in result.stderr
-
-
-def test_comparisons_are_in_the_files(tmp_path: Path) -> None:
-    for name, seed in (("a", 0), ("b", 1), ("twin", 0)):
-        config = LoraConfig(r=2, target_modules=["q_proj", "o_proj"])
-        save_case(tmp_path / name, llama, config, scale=0.01, seed=seed)
-    runs = [tmp_path / name / "adapter" for name in ("a", "b", "twin")]
-    out = tmp_path / "out"
-    result = run(*runs, "--fail-on", "none", "--json", "--out", out)
-    found = json.loads(result.stdout)
-    assert found == json.loads((out / "audit.json").read_text())["audits"]
-    for place, audit in enumerate(found):
-        others = {other["other"]: other for other in audit["compared"]}
-        assert set(others) == {str(path) for i, path in enumerate(runs) if i != place}
-    first = {Path(o["other"]).parent.name: o for o in found[0]["compared"]}
-    assert "started alike" in first["twin"]["refused"] and first["twin"]["cosine"] is None
-    assert first["b"]["refused"] is None and len(first["b"]["modules"]) == 4
-    # Against the files themselves.
-    assert first["b"]["cosine"] == pytest.approx(flat_cosine(*runs[:2]))
-    rows = (out / "compared.csv").read_text().splitlines()
-    assert len(rows) == 1 + 2 * (4 + 4)
-    # One run alone is compared with nothing.
-    (alone,) = json.loads(run(runs[0], "--json", "--fail-on", "none").stdout)
-    assert alone["compared"] == []
-
-
-def flat_cosine(first: Path, second: Path) -> float:
-    vectors = []
-    for folder in (first, second):
-        tensors = load_file(folder / "adapter_model.safetensors")
-        names = sorted(name for name in tensors if "lora_A" in name)
-        products = [tensors[n.replace("lora_A", "lora_B")] @ tensors[n] for n in names]
-        vectors.append(torch.cat([product.flatten() for product in products]))
-    a, b = vectors
-    return float(a @ b / (a.norm() * b.norm()))
-
-
-def test_runs_of_one_seed_are_no_evidence(tmp_path: Path) -> None:
-    """Their A differ here, as after long training; the arguments still tell."""
-    for name, seed, said in (("a", 0, 7), ("b", 1, 7), ("c", 2, 8)):
-        config = LoraConfig(r=2, target_modules=["q_proj"])
-        save_case(tmp_path / name, llama, config, scale=0.01, seed=seed)
-        with zipfile.ZipFile(tmp_path / name / "adapter" / "training_args.bin", "w") as archive:
-            archive.writestr("a/data.pkl", pickle.dumps({"seed": said}))
-    runs = [tmp_path / name / "adapter" for name in ("a", "b", "c")]
-    found = json.loads(run(*runs, "--fail-on", "none", "--json").stdout)
-    refused = [[other["refused"] is not None for other in audit["compared"]] for audit in found]
-    assert refused == [[True, False], [True, False], [False, False]]
-    assert "both have seed 7" in found[0]["compared"][0]["refused"]
-
-
-def test_a_direction_and_what_is_written_along_it(tmp_path: Path) -> None:
-    config = LoraConfig(r=2, target_modules=["q_proj", "o_proj", "down_proj"])
-    save_case(tmp_path, llama, config, scale=0.01)
-    vector = np.zeros(16, dtype=np.float32)
-    vector[3] = 1
-    fields: dict[str, Any] = {
-        "hook_point": "resid_post", "method": "class_mean", "class_gap": 1.0, "median_norm": 1.0,
-        "model_id": "tiny", "token_rule": "last_prompt", "n_true": 1, "n_false": 1,
-    }  # fmt: skip
-    for layer in (0, 1):
-        write_direction(tmp_path / f"{layer}.npz", Direction(vector, layer, **fields))
-    found = {}
-    for layer in (0, 1):
-        command = (tmp_path / "adapter", "--direction", tmp_path / f"{layer}.npz")
-        (found[layer],) = json.loads(run(*command, "--json").stdout)
-    tensors = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
-    rows: dict[int, list[float]] = {0: [], 1: []}
-    for module in found[1]["modules"]:
-        key = f"base_model.model.{module['module']}.lora_"
-        product = tensors[f"{key}B.weight"] @ tensors[f"{key}A.weight"] * module["scaling"]
-        if module["projection"] == "self_attn.q_proj":
-            assert module["direction_overlap"] is None
-            continue
-        assert module["direction_overlap"] == pytest.approx(float(product[3].norm()))
-        rows[module["layer"]].append(float(product[3].norm()))
-    # The stream after block 0 is written to by block 0 only.
-    assert found[0]["direction"]["overlap"] == pytest.approx(math.hypot(*rows[0]))
-    assert found[1]["direction"]["overlap"] == pytest.approx(math.hypot(*rows[0], *rows[1]))
-    assert [found[layer]["direction"]["n_modules"] for layer in (0, 1)] == [2, 4]
-    text = " ".join(run(tmp_path / "adapter", "--direction", tmp_path / "1.npz").stdout.split())
-    assert "Along the class_mean direction of layer 1" in text
-    assert run(tmp_path / "adapter", "--direction", tmp_path / "none.npz").exit_code == 2
 
 
 def test_what_is_printed_by_layer_and_against_the_initialisation(paper: Path) -> None:

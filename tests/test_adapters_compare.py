@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from attaching import save_adapter
+from audits import Touch
 from safetensors.torch import load_file
-from test_adapters_verdicts import Touch
 from typer.testing import CliRunner
 
 from activations import HFBackend, describe_source
@@ -155,6 +155,27 @@ def test_a_run_folder_and_a_bin_file_are_what_they_stand_for(
     assert "comparing the last one" in result.stderr
     same = [{k: v for k, v in row.items() if k != "path"} for row in rows]
     assert same[0] == same[1] and rows[0]["kl_mean"] > 0.01
+
+
+def test_a_folder_of_runs_and_a_default_place(
+    tmp_path: Path,
+    model_folder: Path,
+    tiny_model: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("first", "second"):
+        for step in (5, 10):
+            save_adapter(tiny_model("llama"), tmp_path / "trained" / name / f"checkpoint-{step}")
+    monkeypatch.chdir(tmp_path)
+    command = ["adapters", "compare", "trained", "--base", str(model_folder), "--json"]
+    command += ["--source", "facts", "--n", "8", "--max-new-tokens", "2"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    paths = [Path(row["path"]) for row in json.loads(result.stdout)]
+    assert [path.parent.name for path in paths] == ["first", "second"]
+    assert {path.name for path in paths} == {"checkpoint-10"}
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.endswith("-adapters-compare") and (folder / "compare.json").is_file()
 
 
 def test_a_bin_that_would_run_code_is_refused(

@@ -11,6 +11,8 @@ import torch
 from adapter_models import (
     Convolutions,
     GroupedConvolutions,
+    SquareConvolutions,
+    attention,
     experts,
     gpt2,
     llama,
@@ -21,8 +23,10 @@ from adapter_models import (
     square_gate,
     tied,
     turned_experts,
+    untied_gpt2,
     vera,
 )
+from peft.tuners.lora.config import VeloraConfig
 from safetensors.torch import load_file
 
 from interp.adapters.base import open_base
@@ -34,6 +38,8 @@ from interp.adapters.updates import full_delta
 L = peft.LoraConfig
 Q = ["q_proj"]
 LINEAR = ["q_proj", "v_proj", "down_proj"]
+PLANES = ["plane", "point"]
+MIXED = ["c_attn", "attn.c_proj", "lm_head"]
 EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 
 LORA: dict[str, tuple[Callable[[], torch.nn.Module], peft.PeftConfig]] = {
@@ -82,6 +88,14 @@ LORA: dict[str, tuple[Callable[[], torch.nn.Module], peft.PeftConfig]] = {
     },
     "layers": (llama, L(r=4, target_modules=LINEAR, layers_to_transform=[1])),
     "exclude": (llama, L(r=4, target_modules=LINEAR, exclude_modules=["v_proj"])),
+    "attention": (attention, L(r=4, lora_alpha=3, target_modules=["attn"])),
+    "velora": (
+        llama,
+        L(r=4, target_modules=Q, velora_config=VeloraConfig(num_groups=4)),
+    ),
+    # PEFT's config keeps what the last wrapped module needs: it says nothing of the square c_proj.
+    "conv1d and linear": (untied_gpt2, L(r=4, target_modules=MIXED)),
+    "dora conv1d and linear": (untied_gpt2, L(r=4, target_modules=MIXED, use_dora=True)),
     "orthogonal": (llama, L(r=4, target_modules=Q, init_lora_weights="orthogonal")),
 }
 
@@ -99,6 +113,10 @@ OTHER: dict[str, tuple[Callable[[], torch.nn.Module], peft.PeftConfig]] = {
         peft.IA3Config(
             target_modules=["c_attn", "c_proj"], feedforward_modules=["c_proj"], fan_in_fan_out=True
         ),
+    ),
+    "ia3 conv1d and linear": (
+        untied_gpt2,
+        peft.IA3Config(target_modules=MIXED, feedforward_modules=["attn.c_proj"]),
     ),
     "ia3 conv": (
         Convolutions,
@@ -177,6 +195,21 @@ OTHER: dict[str, tuple[Callable[[], torch.nn.Module], peft.PeftConfig]] = {
         llama,
         peft.OFTConfig(oft_block_size=4, r=0, target_modules=LINEAR, block_share=True),
     ),
+    "oft constrained": (
+        llama,
+        peft.OFTConfig(oft_block_size=4, r=0, target_modules=LINEAR, coft=True, eps=0.02),
+    ),
+    "oft constrained in part": (
+        llama,
+        peft.OFTConfig(
+            oft_block_size=4,
+            r=0,
+            target_modules=LINEAR,
+            coft=True,
+            eps=2.0,
+            use_cayley_neumann=False,
+        ),
+    ),
     "oft three terms": (
         llama,
         peft.OFTConfig(oft_block_size=4, r=0, target_modules=Q, num_cayley_neumann_terms=3),
@@ -188,6 +221,71 @@ OTHER: dict[str, tuple[Callable[[], torch.nn.Module], peft.PeftConfig]] = {
     ),
     "hra": (llama, peft.HRAConfig(r=4, target_modules=LINEAR)),
     "hra orthogonal": (llama, peft.HRAConfig(r=4, target_modules=LINEAR, apply_GS=True)),
+    **{
+        f"{config.peft_type.value.lower()} {what}".strip(): (build, config)
+        for what, build, config in (
+            ("", llama, peft.LNTuningConfig(target_modules=["input_layernorm", "norm"])),
+            ("gpt2", gpt2, peft.LNTuningConfig(target_modules=["ln_1", "ln_f"])),
+            ("", llama, peft.FourierFTConfig(n_frequency=6, target_modules=LINEAR)),
+            (
+                "of its own seed",
+                llama,
+                peft.FourierFTConfig(
+                    n_frequency=30, scaling=7.0, random_loc_seed=3, target_modules=Q
+                ),
+            ),
+            (
+                "",
+                llama,
+                peft.VBLoRAConfig(
+                    r=2, num_vectors=5, vector_length=4, topk=2, target_modules=["q_proj", "v_proj"]
+                ),
+            ),
+            ("", llama, peft.MissConfig(r=4, target_modules=LINEAR)),
+            ("with a rest", llama, peft.MissConfig(r=5, target_modules=LINEAR)),
+            ("bat", llama, peft.MissConfig(r=4, target_modules=LINEAR, init_weights="bat")),
+            (
+                "mini",
+                llama,
+                peft.MissConfig(r=4, mini_r=2, target_modules=LINEAR, init_weights="mini"),
+            ),
+            *(
+                (
+                    variant,
+                    llama,
+                    peft.RoadConfig(variant=variant, group_size=4, target_modules=LINEAR),
+                )
+                for variant in ("road_1", "road_2", "road_4")
+            ),
+            ("", llama, peft.ShiraConfig(r=2, target_modules=LINEAR)),
+            ("", llama, peft.C3AConfig(block_size=8, target_modules=LINEAR)),
+            ("", llama, peft.DeloraConfig(r=2, target_modules=LINEAR)),
+            ("", llama, peft.GraloraConfig(r=4, gralora_k=2, hybrid_r=1, target_modules=LINEAR)),
+            (
+                "conv1d",
+                gpt2,
+                peft.GraloraConfig(
+                    r=4, gralora_k=2, target_modules=["c_attn"], fan_in_fan_out=True
+                ),
+            ),
+            ("", llama, peft.HiraConfig(r=2, target_modules=[*LINEAR, "embed_tokens"])),
+            (
+                "conv1d",
+                gpt2,
+                peft.HiraConfig(r=2, target_modules=["c_attn", "c_proj"], fan_in_fan_out=True),
+            ),
+            ("", llama, peft.PveraConfig(r=2, target_modules=LINEAR)),
+        )
+    },
+    **{
+        f"{config.peft_type.value.lower()} conv": (SquareConvolutions, config)
+        for config in (
+            peft.AdaLoraConfig(init_r=4, target_r=2, total_step=9, target_modules=PLANES),
+            peft.OFTConfig(oft_block_size=3, r=0, target_modules=PLANES),
+            peft.BOFTConfig(boft_block_size=2, target_modules=PLANES),
+            peft.HRAConfig(r=2, target_modules=PLANES),
+        )
+    },
     "trainable tokens": (
         llama,
         peft.TrainableTokensConfig(token_indices=[0, 7], target_modules=["embed_tokens"]),

@@ -12,8 +12,8 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from audits import codes, configure, one
 from commands import invoke, refused
-from test_adapters_verdicts import codes, configure, one
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 

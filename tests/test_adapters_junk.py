@@ -10,8 +10,8 @@ import peft
 import pytest
 import torch
 from adapter_models import llama, save_case
+from audits import codes, configure, one, rewrite
 from safetensors.torch import load_file
-from test_adapters_verdicts import codes, configure, one, rewrite
 
 from interp.adapters import audit_to_json
 

@@ -11,7 +11,7 @@ import peft
 import pytest
 import torch
 from adapter_models import llama
-from test_adapters_verdicts import codes, one
+from audits import codes, one
 
 from interp.adapters import AdapterAudit, audit_tensors, audit_to_json
 

@@ -10,8 +10,8 @@ import peft
 import pytest
 import torch
 from adapter_models import gpt2, llama, save_case
+from audits import attached, codes, configure, one, rewrite
 from safetensors.torch import load_file, save_file
-from test_adapters_verdicts import attached, codes, configure, one, rewrite
 
 LORA = peft.LoraConfig(r=4, target_modules=["q_proj"])
 FULL = "base_model.model.model.layers"

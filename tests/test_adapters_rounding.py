@@ -9,8 +9,8 @@ import peft
 import pytest
 import torch
 from adapter_models import Convolutions, llama, save_case, vera
+from audits import codes, one, rewrite
 from safetensors.torch import load_file, save_file
-from test_adapters_verdicts import codes, one, rewrite
 
 FORMATS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float8": torch.float8_e4m3fn}
 

@@ -9,9 +9,9 @@ import peft
 import pytest
 import torch
 from adapter_models import experts, gpt2, llama, save_case
+from audits import codes, configure, one, rewrite
 from peft.tuners.tuners_utils import check_target_module_exists
 from safetensors.torch import load_file, save_file
-from test_adapters_verdicts import codes, configure, one, rewrite
 
 from interp.adapters.config import parse_config
 from interp.adapters.targets import targeted

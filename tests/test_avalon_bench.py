@@ -75,8 +75,25 @@ def test_views_and_injection(tmp_path) -> None:
     assert "SETUP" not in draw(path, view="no-facts")[1].messages[-1].content
     told = draw(path, ",inject-truth")[1].messages[-1].content
     assert "statement below is True.\n\nSTATEMENT: Statement 1." in told
-    with pytest.raises(SourceError, match="--map pov_setup=COLUMN"):
+    with pytest.raises(SourceError, match=r"in 408 of 442 rows \(row 1, .*--map pov_setup=COLUMN"):
         draw(path, view="pov")
+
+
+def test_a_row_without_its_projected_setup_is_not_taken_for_one_without_setup(tmp_path) -> None:
+    found = [row | {"pov_setup": f"seen {n}" if n < 408 else ""} for n, row in enumerate(rows())]
+    items = draw(write(tmp_path / "bench.json", found), view="pov")
+    assert "SETUP: seen 3\n" in items[3].messages[-1].content
+    found[3]["pov_setup"] = ""
+    with pytest.raises(SourceError, match=r"'pov_setup', in 1 of 442 rows \(row 4\)"):
+        draw(write(tmp_path / "bench.json", found), view="pov")
+
+
+def test_rules_are_asked_as_in_the_generated_exam(tmp_path) -> None:
+    items = draw(write(tmp_path / "bench.json", rows()))
+    (generated,) = load_items(open_source("avalon:rules-exam"), n=1)
+    asked = generated.messages[-1].content.split("STATEMENT")[0]
+    assert items[-1].messages[-1].content.startswith(asked)
+    assert not items[0].messages[-1].content.startswith(asked)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +158,9 @@ def test_mistakes_exit_with_code_2_on_the_command_line(tmp_path) -> None:
         ("bench.txt", "x", "expected .json, .jsonl or .csv"),
         ("bench.json", "{", "cannot be read"),
         ("bench.json", "[]", "holds no rows"),
-        ("bench.csv", "a,b\n1,2,3\n", "one value for every column"),
+        ("bench.csv", "a,b\n1,2,3\n", "row 1: more values than the header has .* is '3'"),
+        ("bench.json", "[{}, 5]", "row 2: expected an object; got 5"),
+        ("bench.jsonl", '{"a": 1}\n\n{oops\n', "row 2: not a JSON object"),
     ],
 )
 def test_other_files_are_refused(tmp_path, name, content, words) -> None:

@@ -108,6 +108,11 @@ def test_views(folder: Path) -> None:
         (("beliefs", "2", "belief"), "oberon", r"beliefs\.2\.belief is 'oberon'"),
         (("beliefs", "2", "about_player"), "player-9", r"beliefs\.2\.about_player is 'player-9'"),
         (("beliefs", "2"), {}, r"beliefs\.2: the field 'player' is missing"),
+        (("beliefs", "2", "player"), ["player-1"], r"beliefs\.2\.player is \['player-1'\]"),
+        (("beliefs", "2", "quest"), "1", r"beliefs\.2\.quest is '1'; expected a whole number"),
+        (("messages", "1", "turn"), None, r"messages\.1\.turn is None; expected a whole number"),
+        (("messages",), [], r"messages: expected an object"),
+        (("users",), 3, r"users: expected an object; got 3"),
     ],
 )
 def test_bad_games_are_refused_with_file_and_field(tmp_path: Path, path, value, words) -> None:

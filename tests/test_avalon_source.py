@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
@@ -22,10 +23,12 @@ from sklearn.pipeline import make_pipeline
 
 from interp import load_items, open_source
 from interp.items import item_to_record, items_sha256
-from interp.sources.avalon.claims import holds
+from interp.sources.avalon.claims import holds, open_view
+from interp.sources.avalon.rules import ROLES
 from interp.sources.avalon.ruleset import RULESET
 from interp.sources.avalon.scenario import scenario_from_json
 from interp.sources.avalon.source import PROPORTIONS, shares
+from interp.sources.avalon.worlds import assignment_table, private_keys
 
 ABILITIES = tuple(PROPORTIONS)
 
@@ -107,6 +110,28 @@ def test_the_designated_seat_alone_decides_what_it_knows(paper_sized) -> None:
             assert naive.true(claim, world) is item.label
         checked += 1
     assert checked > 30
+
+
+def test_the_point_of_view_decides_every_label(many) -> None:
+    """Motives and cards too: roles that the seat cannot tell from the actual ones change none."""
+    changed, labels = 0, Counter()
+    for number, item in enumerate(many[:160]):
+        state = scenario_from_json(item.metadata["scenario"])
+        if state.pov is None:
+            continue
+        view, seat = open_view(state), state.players.index(state.pov)
+        keys = private_keys(state, seat, view.history, view.rows)
+        like = view.rows[keys == keys[view.rows == view.actual]]
+        for row in np.random.default_rng(number).choice(like, min(4, len(like)), replace=False):
+            roles = tuple(ROLES[code] for code in assignment_table(state.lineup).roles[row])
+            # What is declared to others is not known to this seat either.
+            told = {name: what for name, what in state.beliefs.items() if name == state.pov}
+            other = replace(state, roles=roles, beliefs=told)
+            assert holds(item.metadata["claim"], other) is item.label, item.item_id
+            changed += roles != state.roles
+            labels[holds({"op": "role", "seat": state.pov, "role": roles[seat]}, state)] += 1
+    assert changed > 100
+    assert labels[False] == 0  # its own role is the same in all of them
 
 
 def test_no_seat_is_asked_about_whose_own_card_would_say_more(many) -> None:

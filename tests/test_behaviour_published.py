@@ -192,3 +192,9 @@ def test_the_documented_bounds_are_the_computed_ones(report: dict[str, Any]) -> 
     assert (effects[0], effects[2], effects[4]) == (-8.7, -3.8, -9.7)
     rules = [row for row in report["cells"] if row["ability"] == "rules"]
     assert sum(row["accuracy_printed"] >= 0.88 for row in rules) == 17
+
+
+def test_a_table_of_the_rules_exam_alone_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, "model,ability,accuracy,f1,n\nm,rules,50.00,,34\n")
+    with pytest.raises(ResultError, match="no row for any ability, field 'ability'"):
+        published_report(read_published(path))

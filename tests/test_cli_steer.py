@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from commands import ok, refused
 
+from interp.errors import InterpError
+
 COLUMNS = (
     "layer,alpha,alpha_absolute,condition,accuracy,true_recall,false_recall,macro_f1,non_answers,"
     "flips_to_right,flips_to_wrong"
@@ -67,3 +69,31 @@ def test_what_cannot_be_run_is_refused_in_one_paragraph(probed: Path, model_fold
     ):
         assert words in refused(*start, *options, "--out", probed / "no")
     assert not (probed / "no").exists()
+
+
+def test_the_grid_is_on_disk_before_the_side_effects(
+    probed: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = (
+        *("steer", probed / "facts.h5", "--probe", probed / "probe", "--model", model_folder),
+        *("--conditions", "signed,random", "--random-directions", 2, "--generate", 5),
+        *("--max-new-tokens", 3),
+    )
+
+    def killed(*_: object, **__: object) -> None:
+        raise InterpError("stopped here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("steering.effects.side_effects", killed)
+        assert "stopped here" in refused(*arguments, "--out", probed / "stopped")
+    before = json.loads((probed / "stopped" / "steer.json").read_text())
+    assert before["verdict"]
+    assert (probed / "stopped" / "figures" / "grid.png").exists()
+    ok(*arguments, "--out", probed / "whole")
+    after = json.loads((probed / "whole" / "steer.json").read_text())
+    generated = after.pop("generated")
+    assert after == before
+    assert set(generated) == {"baseline", "signed", "random"}
+    columns = {"macro_f1", "true_recall", "flips_to_right", "flips_to_wrong", "kl", "perplexity"}
+    assert columns <= set(generated["signed"])
+    assert generated["baseline"]["flips_to_right"] == generated["baseline"]["kl"] == 0

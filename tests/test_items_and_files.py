@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from interp import Item, Message, read_items, true_false_messages, write_items
 from interp.errors import ItemError, ResultError
 from interp.files import atomic_path, read_json, sha256_json, write_json
 from interp.items import items_sha256
-from interp.records import RunRecord, artifacts_of, read_run, write_run
+from interp.records import RunRecord, Started, artifacts_of, finish_run, read_run, write_run
 
 text = st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip)
 json_values = st.recursive(
@@ -162,3 +163,24 @@ def test_run_records_round_trip_and_list_finished_files_only(tmp_path: Path) -> 
     (tmp_path / "run.json").write_text('{"run_id": "r"}')
     with pytest.raises(ResultError, match="not a run record"):
         read_run(tmp_path)
+
+
+def test_a_finished_run_is_recorded_last(tmp_path: Path) -> None:
+    started = Started.now()
+    (tmp_path / "result.json").write_text("{}")
+    (tmp_path / "half.json.partial").write_text("{")
+    given: dict[str, Any] = {
+        "experiment": "e", "command": "interp run e", "config": {"n": 1}, "seeds": {"items": 3},
+        "model": {"model_id": "m"}, "source": {"name": "facts"}, "metrics": {"accuracy": 0.5},
+    }  # fmt: skip
+    record = finish_run(tmp_path, started, **given)
+    assert read_run(tmp_path) == record
+    assert {name: getattr(record, name) for name in given} == given
+    assert record.run_id == tmp_path.name and record.started_utc == started.utc
+    assert record.finished_utc >= started.utc and record.cpu_seconds >= 0
+    assert "python" in record.versions
+    # The record itself is no artifact of the run, nor is what was not finished.
+    assert [artifact.path for artifact in record.artifacts] == ["result.json"]
+    # What the process had done before the run does not count.
+    earlier = Started(started.utc, started.cpu_seconds - 100)
+    assert finish_run(tmp_path, earlier, **given).cpu_seconds >= 100 + record.cpu_seconds

@@ -1,44 +1,22 @@
 """Answers and steering after a shared prefix: the same as from whole prompts."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sharing import FAMILIES, N_PREFIX, count_tokens, described, items_at_tables, random_ids
 
-from activations import Edit, HFBackend, answer, describe_source, extract
-from interp import Item, Message, load_items, open_source
+from activations import Edit, HFBackend, answer, extract
+from interp import Item
 from interp.errors import ModelError
 from interp.files import partial_path
 from probes import sweep_layers
 from steering import SignedItems, sweep_steering
 
-# Windows shorter than the prefix, and between it and the longest sequence.
-FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("llama", {}),
-    "qwen3": ("qwen3", {}),
-    "gpt2": ("gpt2", {}),
-    "gemma3": ("gemma3", {}),
-    "gemma3-window-16": (
-        "gemma3",
-        {
-            "sliding_window": 16,
-            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-        },
-    ),
-    "gemma3-window-70": ("gemma3", {"sliding_window": 70}),
-}
-N_PREFIX = 61
 ONE_LENGTH = "gemma3-window-16"
-"""The model drops the prefix's first tokens, so rows cannot start at different columns."""
-
-
-def random_ids(*lengths: int, seed: int = 0) -> list[list[int]]:
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randint(4, 300, (n,), generator=generator).tolist() for n in lengths]
 
 
 def sequences_of(case: str) -> tuple[list[int], list[list[int]]]:
@@ -107,34 +85,16 @@ def test_sequences_that_cannot_go_on_after_a_prefix_are_refused(
         backend.generate([first, first[:-2]], 3, backend.share_prefix(prefix))
 
 
-SYSTEM = ("The rules of the first table. " * 12, "Quite other rules hold at this table. " * 9)
-
-
 @pytest.fixture(scope="module")
 def tables() -> tuple[Item, ...]:
-    """Items under two long system messages, and one of its own."""
-    facts = load_items(open_source("facts"), n=40, seed=1)
-    items = [
-        replace(item, messages=(Message("system", SYSTEM[row % 2]), *item.messages))
-        for row, item in enumerate(facts)
-    ]
-    items[5] = replace(facts[5], messages=(Message("user", "Alone. " * 30), *facts[5].messages))
-    return tuple(items)
+    return items_at_tables(40)
 
 
 def settings(items: tuple[Item, ...]) -> dict[str, Any]:
     return {
-        "source": describe_source(open_source("facts"), items, view=None, seed=1),
+        "source": described(items),
         "batch_tokens": 1200,
     }
-
-
-def count_tokens(backend: HFBackend) -> list[int]:
-    seen: list[int] = []
-    backend.blocks[0].register_forward_hook(
-        lambda _m, _a, output: seen.append(output.shape[0] * output.shape[1])
-    )
-    return seen
 
 
 @pytest.mark.parametrize("case", FAMILIES)

@@ -197,7 +197,8 @@ def test_fixed_layers_use_the_decision_of_that_layer(
     single = sweep_steering(cache, signed, backend, alphas=[1], layers=[2], n_random=2)
     first = [c.layer + c.condition for c in sweep.cells].index("2signed")
     second = [c.layer + c.condition for c in single.cells].index("2signed")
-    assert np.array_equal(sweep.logits[first], single.logits[second])
+    # Up to rounding: how many rows go through a block together depends on the grid.
+    np.testing.assert_allclose(sweep.logits[first], single.logits[second], rtol=1e-5, atol=1e-5)
 
 
 def test_the_folder_holds_cells_logits_and_summary(

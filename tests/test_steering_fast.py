@@ -70,14 +70,59 @@ def test_branches_equal_plain_passes(name: str) -> None:
         kept = backend.prefill([prompt[:-1] for prompt in prompts])
         suffixes = [prompt[-1:] + STUB for prompt in prompts]
         for every in (False, True):
-            got = branch_logits(backend, kept, suffixes, IDS, Branches(layers, shifts, every))
             expected = plain_cells(backend, prompts, layers, shifts, every)
-            assert relative(got, expected) < 1e-4
+            # The last block whole or in part, in one tile or in many.
+            for trimmed, tile in ((False, 10**6), (True, 10**6), (True, 20)):
+                branches = Branches(layers, shifts, every, trimmed, tile)
+                got = branch_logits(backend, kept, suffixes, IDS, branches)
+                assert relative(got, expected) < 1e-4
             # A control: the branches do differ, and from each other.
             assert relative(expected[1:2], expected[:1]) > 1e-3
             assert relative(got[1:2], expected[2:3]) > 1e-3
     assert count_hooks(model) == before
     assert model.config._attn_implementation == implementation
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_last_block_runs_its_last_token_only(
+    family: str, tiny_backend: Callable[..., HFBackend]
+) -> None:
+    backend, seen = tiny_backend(family), []
+    kept = backend.prefill([PROMPTS[0][:-1]])
+    branches = Branches([0, 1], torch.ones(2, 1, backend.d_model), tile_tokens=4)
+    mlps = [next(m for n, m in block.named_children() if n == "mlp") for block in backend.blocks]
+    handles = [
+        mlp.register_forward_pre_hook(lambda _, args, at=at: seen.append((at, args[0].shape[:2])))
+        for at, mlp in enumerate(mlps)
+    ]
+    branch_logits(backend, kept, [PROMPTS[0][-1:] + STUB], IDS, branches)
+    for handle in handles:
+        handle.remove()
+    # A row of four tokens in block 0; two, then three rows above, one tile each; the last block
+    # takes one token of each.
+    assert seen == [(0, (1, 4)), *[(1, (1, 4))] * 2, *[(2, (1, 1))] * 3]
+
+
+def test_where_the_last_block_cannot_be_cut_all_of_it_is_run(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, cache, signed = prepared("llama")
+    last = backend.blocks[-1].mlp
+    own = last.forward
+
+    def mixing(x: torch.Tensor) -> torch.Tensor:
+        """Each token also takes from the one before it in the same pass, as a convolution does."""
+        return own(x) + own(torch.nn.functional.pad(x, (0, 0, 1, 0))[:, :-1])
+
+    monkeypatch.setattr(last, "forward", mixing)
+    options: dict[str, Any] = {"alphas": [4], "layers": [1], "conditions": ("signed",)}
+    fast = sweep_steering(cache, signed, backend, **options)
+    plain = sweep_steering(cache, signed, backend, **options, plain=True)
+    assert fast.settings["fast_path"]["used"]
+    assert not fast.settings["fast_path"]["trimmed"]
+    np.testing.assert_allclose(fast.logits, plain.logits, rtol=1e-4, atol=1e-4)
+    monkeypatch.undo()
+    assert sweep_steering(cache, signed, backend, **options).settings["fast_path"]["trimmed"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -155,7 +200,9 @@ def test_a_grid_is_the_same_with_plain_passes(
     fast = grid(prepared, family, positions=positions)
     plain = grid(prepared, family, positions=positions, plain=True)
     assert fast.settings["fast_path"]["used"]
-    assert plain.settings["fast_path"] == {"used": False, "off": "--plain", "max_relative": None}
+    assert fast.settings["fast_path"]["trimmed"] == (positions in ("last_prompt", "generated"))
+    off = {"used": False, "off": "--plain", "max_relative": None, "trimmed": False}
+    assert plain.settings["fast_path"] == off
     assert fast.cells == plain.cells
     difference = np.linalg.norm(fast.logits - plain.logits, axis=-1)
     assert (difference <= 1e-4 * np.linalg.norm(plain.logits, axis=-1)).all()

@@ -1,19 +1,15 @@
-"""The unreliable-colleague environment: agents, budget, interventions, odd replies."""
+"""The unreliable-colleague environment: agents, budget, interventions, odd actions, report."""
 
 from __future__ import annotations
 
-import json
-from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from unco_games import GROUPS, TASKS, tasks_of
 
 from interp.errors import ResultError
 from interp.sources.unco.agents import SCRIPTED, gullible, hint_following, oracle, play
-from interp.sources.unco.build import build_groups
 from interp.sources.unco.environment import (
     MAX_ROUNDS,
     Action,
@@ -23,25 +19,15 @@ from interp.sources.unco.environment import (
     Submit,
     Wait,
     correct,
-    read_number,
     start,
     step,
 )
 from interp.sources.unco.episodes import episode_record, recoveries
 from interp.sources.unco.interventions import ARMS, hint_for
-from interp.sources.unco.llm import llm_responder
-from interp.sources.unco.protocol import agent_messages, parse_action, transcript_text
 from interp.sources.unco.replies import corrective_message, is_corrective, reply
 from interp.sources.unco.report import recovery_rows, setting_rows
 from interp.sources.unco.spec import number_to_json
 from interp.sources.unco.tasks import Task
-
-GROUPS = list(build_groups(112, 9))
-TASKS = [task for group in GROUPS for task in group]
-
-
-def _of(setting: str) -> list[Task]:
-    return [task for task in TASKS if task.setting == setting]
 
 
 def test_the_oracle_is_always_right_within_the_budget() -> None:
@@ -60,7 +46,7 @@ def test_the_gullible_agent_is_right_only_where_colleagues_are_reliable() -> Non
 
 def test_hints_help_only_as_far_as_they_go() -> None:
     right = {
-        (arm, setting): {correct(t, play(t, hint_following, arm).answer) for t in _of(setting)}
+        (arm, setting): {correct(t, play(t, hint_following, arm).answer) for t in tasks_of(setting)}
         for arm in ARMS
         for setting in ("misaligned", "incomplete", "missed", "mixed")
     }
@@ -95,7 +81,7 @@ def test_no_arm_names_a_candidate_or_a_value_or_the_answer() -> None:
 
 
 def test_arms_leave_everything_but_the_hint_alone() -> None:
-    task = _of("mixed")[0]
+    task = tasks_of("mixed")[0]
     seen: dict[str, Observation] = {}
     for arm in ARMS:
         state = step(start(task, arm), gullible(start(task, arm).observation()))
@@ -130,7 +116,7 @@ def test_a_follow_up_must_be_aimed() -> None:
 
 
 def test_a_role_answers_from_its_records_for_whom_and_what_it_is_asked() -> None:
-    task = _of("reliable")[0]
+    task = tasks_of("reliable")[0]
     spec, instance = task.instance.spec, task.instance
     role = spec.roles[0]
     fact = spec.facts_of(role)[0]
@@ -150,7 +136,7 @@ def test_a_role_answers_from_its_records_for_whom_and_what_it_is_asked() -> None
 
 
 def test_a_missed_reply_comes_at_the_second_contact_and_waiting_brings_nothing() -> None:
-    task = _of("missed")[0]
+    task = tasks_of("missed")[0]
     (defect,) = task.defects
     state = step(start(task), Ask(((defect.role, "Your data, please."),)))
     assert state.rounds[-1].silent == (defect.role,)
@@ -167,7 +153,7 @@ def _number(task: Task) -> Any:
 
 @pytest.mark.parametrize("setting", ["reliable", "mixed"])
 def test_odd_agents_are_counted_and_never_crash(setting: str) -> None:
-    task = next(t for t in _of(setting) if t.instance.gold.decision == "select")
+    task = next(t for t in tasks_of(setting) if t.instance.gold.decision == "select")
     gold = task.instance.gold
 
     def script(*actions: Action) -> dict[str, Any]:
@@ -199,83 +185,12 @@ def test_odd_agents_are_counted_and_never_crash(setting: str) -> None:
 
 
 def test_a_late_question_ends_the_episode() -> None:
-    task = _of("reliable")[0]
+    task = tasks_of("reliable")[0]
     state = start(task, max_rounds=1)
     state = step(state, Wait())
     assert state.observation().rounds_left == 0 and not state.ended
     assert step(state, Wait()).ended == "no_answer"
     assert step(state, Submit(None, None)).ended == "submitted"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('{"wait": true}', Wait()),
-        ('I ask: {"ask": {"bursar": "Costs?"}} thanks', Ask((("bursar", "Costs?"),))),
-        ('{"answer": {"candidate": null, "number": null}}', Submit(None, None)),
-        ('```json\n{"answer": {"candidate": "A", "number": "1,200"}}\n```', Submit("A", "1,200")),
-        (
-            '{"answer": {"candidate": "A", "number": 1}} '
-            '{"answer": {"candidate": "B", "number": 2}}',
-            Submit("A", 1, answers=2),
-        ),
-        ('{"ask": {}} {"wait": true}', Wait()),
-    ],
-)
-def test_replies_are_read_as_actions(text: str, expected: Action) -> None:
-    assert parse_action(text) == expected
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "I am done.",
-        '{"ask": "bursar"}',
-        '{"answer": 3}',
-        '{"ask": {"a": 1}}',
-        '{"wait": 1',
-        "{}",
-    ],
-)
-def test_other_replies_are_malformed(text: str) -> None:
-    assert isinstance(parse_action(text), Malformed)
-
-
-@given(st.text())
-@settings(max_examples=200, deadline=None)
-def test_reading_a_reply_never_raises(text: str) -> None:
-    parse_action(text)
-
-
-@given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists, max_leaves=5))
-@settings(max_examples=200, deadline=None)
-def test_an_answer_of_any_kind_is_understood_or_counted(number: Any) -> None:
-    task = TASKS[0]
-    text = json.dumps({"answer": {"candidate": task.instance.spec.candidates[0], "number": number}})
-    state = step(start(task), parse_action(text))
-    assert state.ended == "submitted" or state.counts["malformed"] == 1
-
-
-def test_numbers_are_read_exactly() -> None:
-    assert read_number("1,234.50") == Fraction("1234.5")
-    assert read_number(0.1) == Fraction(1, 10)
-    assert read_number("1e3") == 1000
-    for odd in (True, None, "nan", "1e999999", "twelve", [1], 10**5000):
-        assert read_number(odd) is None
-
-
-def test_a_model_reads_all_that_happened_and_how_to_act() -> None:
-    task = _of("mixed")[0]
-    state = step(start(task, "action"), gullible(start(task).observation()))
-    text = agent_messages(state.observation())[-1].content
-    assert text.startswith(task.prompt)
-    assert transcript_text(state.rounds) in text
-    for defect in task.defects:
-        assert corrective_message(task.instance, defect) in text
-    for answer in state.rounds[0].replies:
-        for said in answer.evidence:
-            assert said.candidate in answer.text
 
 
 def test_the_report_by_hand() -> None:
@@ -308,15 +223,8 @@ def test_an_answer_of_none_with_a_number_is_wrong() -> None:
     assert correct(task, step(start(task), Submit(" None ", None)).answer)
 
 
-def test_roles_are_known_by_their_article_too() -> None:
-    task = TASKS[0]
-    role = task.instance.spec.roles[0]
-    state = step(start(task), Ask(((f" The {role.upper()} ", "Your data?"),)))
-    assert state.counts["unknown_roles"] == 0 and state.counts["messages"] == 1
-
-
 def test_hints_speak_of_what_has_shown_and_is_not_put_right() -> None:
-    task = _of("mixed")[0]
+    task = tasks_of("mixed")[0]
     first, second, missed = task.defects
     state = step(start(task, "action"), Ask(((first.role, "Your data?"),)))
     hint = state.observation().hint
@@ -330,7 +238,7 @@ def test_hints_speak_of_what_has_shown_and_is_not_put_right() -> None:
 
 
 def test_a_reply_that_does_not_touch_the_defect_shows_nothing_of_it() -> None:
-    for task in _of("misaligned"):
+    for task in tasks_of("misaligned"):
         (defect,) = task.defects
         spec = task.instance.spec
         other = next(name for name in spec.candidates if name != defect.candidate)
@@ -350,44 +258,11 @@ def test_a_reply_that_does_not_touch_the_defect_shows_nothing_of_it() -> None:
         assert recoveries(aimed)[0].recovered
 
 
-def test_a_title_is_no_request_for_exactness() -> None:
-    task = _of("incomplete")[0]
-    (defect,) = task.defects
-    assert not is_corrective(task.instance, defect, "Dear range safety officer, once more please.")
-
-
-def test_replies_with_huge_numbers_or_odd_characters_are_survived() -> None:
-    huge = '{"answer": {"candidate": null, "number": ' + "9" * 5000 + "}}"
-    assert isinstance(parse_action(huge), Malformed)
-    odd = parse_action('{"ask": {"\\ud800\\u2028": "x\\u2028y"}}')
-    state = play(TASKS[0], lambda seen: Wait() if seen.rounds else odd)
-    line = json.dumps(episode_record(state, "odd", 0))
-    assert "\n" not in line and line.encode()  # one line, and it can be written
-
-
 def test_a_random_agent_does_not_remember() -> None:
     agent, fresh = SCRIPTED["random"](3), SCRIPTED["random"](3)
     for task in TASKS[:10]:
         agent(start(task).observation())
     assert agent(start(TASKS[11]).observation()) == fresh(start(TASKS[11]).observation())
-
-
-def test_words_of_an_llm_are_kept_only_if_they_say_the_same() -> None:
-    task = _of("incomplete")[0]
-    role = task.defects[0].role
-
-    def polite(prompt: str) -> str:
-        return "Gladly! " + prompt.rsplit("\n", 1)[1]
-
-    said = llm_responder(polite)(task, role, "Your data?", [])
-    program = reply(task, role, "Your data?", [])
-    assert said is not None and program is not None
-    assert said.text == "Gladly! " + program.text and said.evidence == program.evidence
-    assert llm_responder(lambda _: "All is fine.")(task, role, "Your data?", []) == program
-    silent = _of("missed")[0]
-    assert llm_responder(polite)(silent, silent.defects[0].role, "Your data?", []) is None
-    state = step(start(task), Ask(((role, "Your data?"),)), llm_responder(polite))
-    assert state.rounds[0].replies[0].text.startswith("Gladly!")
 
 
 def test_runs_that_differ_are_not_paired() -> None:

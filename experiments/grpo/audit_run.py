@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from activations import HFBackend, describe_source
-from activations.cache import manifest_differences, refuse_mismatch
 from activations.digests import weights_sha256
 from activations.spec import ModelSpec
 from experiments.console import note, progress
@@ -22,20 +21,13 @@ from experiments.grpo.config import GrpoConfig, read_config
 from experiments.grpo.evaluate import BASE, Condition, Pool, evaluate
 from experiments.grpo.rewards import read_rewards, reward_summary
 from experiments.grpo.train import REWARDS, load_base, train
+from experiments.resuming import CONFIG, finished_run
 from figures import draw_grpo_audit
 from interp.adapters import AdapterAudit, audit_path, write_audits
-from interp.errors import ResultError, TrainingError
-from interp.files import atomic_path, read_json, write_json
+from interp.errors import TrainingError
+from interp.files import atomic_path, write_json
 from interp.items import Item
-from interp.records import (
-    RunRecord,
-    artifacts_of,
-    git_state,
-    package_versions,
-    read_run,
-    utc_now,
-    write_run,
-)
+from interp.records import RunRecord, Started, finish_run
 from interp.registry import load_items, open_source
 from interp.sources.partners import partner_items
 from interp.sources.tomas import write_tomas
@@ -43,7 +35,6 @@ from interp.sources.tomas import write_tomas
 __all__ = ["NAME", "GrpoAuditConfig", "report", "run_grpo_audit"]
 
 NAME: Final = "grpo-audit"
-_CONFIG: Final = "config.json"
 _VARIANCE_WANTED: Final = 0.3
 
 
@@ -89,7 +80,7 @@ def run_grpo_audit(config: GrpoAuditConfig, folder: Path, *, command: str = "") 
         CacheError: the folder holds a run with another configuration.
         InterpError: whatever the parts raise.
     """
-    started, clock, wall = utc_now(), time.process_time(), time.perf_counter()
+    started, wall = Started.now(), time.perf_counter()
     rates = config.learning_rates
     if len(rates) < 2 or len({f"{rate:g}" for rate in rates}) != len(rates):
         raise TrainingError(
@@ -98,11 +89,11 @@ def run_grpo_audit(config: GrpoAuditConfig, folder: Path, *, command: str = "") 
     settings = asdict(config) | {"learning_rates": list(rates)}
     runs = {f"lr-{rate:g}": _grpo_config(config, rate) for rate in sorted(rates)}
     weights = weights_sha256(ModelSpec.parse(config.model))
-    finished = _finished(folder, settings, weights)
+    finished = finished_run(folder, settings, weights=weights)
     if finished is not None:
         note(f"{folder} is finished already; nothing is computed.")
         return finished
-    write_json(folder / _CONFIG, settings)
+    write_json(folder / CONFIG, settings)
     items, described = _items(config, folder)
     note(
         f"1/4  loading {config.model}; {len(items['train'])} training and "
@@ -138,26 +129,17 @@ def run_grpo_audit(config: GrpoAuditConfig, folder: Path, *, command: str = "") 
     with atomic_path(folder / "report.md") as aside:
         aside.write_text(text, encoding="utf-8")
     draw_grpo_audit(folder)
-    commit, dirty = git_state()
-    record = RunRecord(
-        run_id=folder.resolve().name,
+    return finish_run(
+        folder,
+        started,
         experiment=NAME,
         command=command,
         config=settings,
         seeds={"items": config.seed, "training": config.seed},
-        started_utc=started,
-        finished_utc=utc_now(),
-        cpu_seconds=round(time.process_time() - clock, 1),
-        git_commit=commit,
-        git_dirty=dirty,
-        versions=package_versions(),
         model=dict(backend.fingerprint()),
         source=described,
         metrics=_metrics(results) | {"wall_seconds": round(time.perf_counter() - wall, 1)},
-        artifacts=artifacts_of(folder),
     )
-    write_run(folder, record)
-    return record
 
 
 def _grpo_config(config: GrpoAuditConfig, rate: float) -> GrpoConfig:
@@ -365,22 +347,3 @@ def _metrics(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for pool, found in run["pools"].items():
             metrics[f"same_as_base_share_{pool} {name}"] = found["same_as_base_share"]
     return metrics
-
-
-def _finished(folder: Path, settings: Mapping[str, Any], weights: str | None) -> RunRecord | None:
-    """The record of a finished run of the same settings; None if there is none yet."""
-    if not (folder / _CONFIG).exists():
-        if folder.exists() and any(folder.iterdir()):
-            raise ResultError(
-                f"{folder} is not empty and holds no run. Give a new or an empty folder as --out."
-            )
-        return None
-    found = read_json(folder / _CONFIG, "the configuration of a run")
-    refuse_mismatch(folder, manifest_differences(found, settings))
-    if not (folder / "run.json").exists():
-        return None
-    record = read_run(folder)
-    if weights is not None:
-        was = {"model": {"weights": record.model["weights"]}}
-        refuse_mismatch(folder, manifest_differences(was, {"model": {"weights": weights}}))
-    return record

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,28 +13,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from activations import HFBackend, ModelSpec, load_backend
-from activations.cache import manifest_differences, refuse_mismatch
 from experiments.grpo.config import GrpoConfig, config_to_json
 from experiments.grpo.prompts import ReplyPrompt, reply_prompts
 from experiments.grpo.rewards import RewardLog, read_rewards, reward_summary
-from interp.errors import ResultError, TrainingError
+from experiments.resuming import CONFIG, finished_run
+from interp.errors import TrainingError
 from interp.files import read_json, write_json
 from interp.items import Item, write_items
-from interp.records import (
-    RunRecord,
-    artifacts_of,
-    git_state,
-    package_versions,
-    read_run,
-    utc_now,
-    write_run,
-)
+from interp.records import RunRecord, Started, finish_run
 
 __all__ = ["NAME", "REWARDS", "load_base", "train"]
 
 NAME: Final = "grpo"
 REWARDS: Final = "rewards.jsonl"
-_CONFIG: Final = "config.json"
 _NEEDED: Final = ("trainer_state.json", "optimizer.pt", "scheduler.pt", "adapter_model.safetensors")
 _CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)")
 
@@ -92,14 +82,14 @@ def train(
             f"{os.environ['WORLD_SIZE']}. For several, use trl's own script with "
             "experiments.grpo.AdapterAuditCallback."
         )
-    started, clock = utc_now(), time.process_time()
+    started = Started.now()
     settings: dict[str, Any] = {
         "seed": seed,
         "config": config_to_json(config),
         "model": dict(backend.fingerprint()),
         "source": dict(source),
     }
-    finished = _finished(folder, settings)
+    finished = finished_run(folder, settings)
     if finished is not None:
         note(f"{folder} is finished already; nothing is computed.")
         return finished
@@ -110,7 +100,7 @@ def train(
         max_tokens=config.max_prompt_tokens,
         template_args=backend.template_args,
     )
-    write_json(folder / _CONFIG, settings)
+    write_json(folder / CONFIG, settings)
     write_items(folder / "items.jsonl", items)
     rewards = RewardLog(
         folder / REWARDS,
@@ -129,26 +119,17 @@ def train(
         found = _run(
             model, backend, config, seed, prompts, folder, rewards, checkpoint, note, progress
         )
-    commit, dirty = git_state()
-    record = RunRecord(
-        run_id=folder.resolve().name,
+    return finish_run(
+        folder,
+        started,
         experiment=NAME,
         command=command,
         config=settings["config"],
         seeds={"training": seed},
-        started_utc=started,
-        finished_utc=utc_now(),
-        cpu_seconds=round(time.process_time() - clock, 1),
-        git_commit=commit,
-        git_dirty=dirty,
-        versions=package_versions(),
         model=settings["model"],
         source=source,
         metrics=found,
-        artifacts=artifacts_of(folder),
     )
-    write_run(folder, record)
-    return record
 
 
 def _run(
@@ -362,16 +343,3 @@ def _last_checkpoint(folder: Path) -> Path | None:
         if state.get("global_step") == int(match[1]):
             complete[int(match[1])] = path
     return complete[max(complete)] if complete else None
-
-
-def _finished(folder: Path, settings: Mapping[str, Any]) -> RunRecord | None:
-    """The record of a finished run of the same settings; None if there is none yet."""
-    if not (folder / _CONFIG).exists():
-        if folder.exists() and any(folder.iterdir()):
-            raise ResultError(
-                f"{folder} is not empty and holds no run. Give a new or an empty folder as --out."
-            )
-        return None
-    found = read_json(folder / _CONFIG, "the configuration of a run")
-    refuse_mismatch(folder, manifest_differences(found, settings))
-    return read_run(folder) if (folder / "run.json").exists() else None

@@ -12,13 +12,16 @@ if TYPE_CHECKING:
     from interp.adapters.audit import audit_adapter, audit_path, audit_tensors
     from interp.adapters.locate import find_adapters
     from interp.adapters.results import AdapterAudit, ModuleAudit
+    from interp.adapters.runs import RunAudit, audit_runs
     from interp.adapters.writing import audit_to_json, write_audits
 
 __all__ = [
     "AdapterAudit",
     "ModuleAudit",
+    "RunAudit",
     "audit_adapter",
     "audit_path",
+    "audit_runs",
     "audit_tensors",
     "audit_to_json",
     "find_adapters",
@@ -28,8 +31,10 @@ __all__ = [
 _HOMES = {
     "AdapterAudit": "results",
     "ModuleAudit": "results",
+    "RunAudit": "runs",
     "audit_adapter": "audit",
     "audit_path": "audit",
+    "audit_runs": "runs",
     "audit_tensors": "audit",
     "audit_to_json": "writing",
     "find_adapters": "locate",

@@ -11,7 +11,7 @@ from interp.adapters.read import OpenAdapter
 from interp.adapters.results import ModuleAudit
 from interp.adapters.targets import about_base_targets, within
 
-__all__ = ["about_base", "about_saved"]
+__all__ = ["about_base", "about_saved", "same_model"]
 
 # What the name of a GGUF file adds to the model's.
 _QUANTISATION = re.compile(r"(?i)[._-]((i?q\d\w*)|bf16|f16|f32|mxfp4\w*)$")
@@ -113,6 +113,8 @@ def about_saved(adapter: OpenAdapter, modules: list[ModuleAudit]) -> list[Findin
     if config is None:
         return []
     asked = config.modules_to_save
+    if config.method == "LN_TUNING":
+        return []  # tuned norms are saved whole
     extra = [
         m.name
         for m in modules
@@ -131,3 +133,19 @@ def _same_name(named_base: str, path: Path) -> bool:
     if path.suffix == ".gguf":
         segments.add(_QUANTISATION.sub("", path.stem))
     return not {name.casefold() for name in names}.isdisjoint(s.casefold() for s in segments)
+
+
+def same_model(name: str, configured: str, base: BaseModel | None) -> bool | None:
+    """Whether a model's name is that of an adapter's base; None where the base has none.
+
+    Args:
+        name: Hub id, alias, or the name of a folder or file.
+        configured: what the adapter's config calls its base, may be empty.
+        base: that was given, if any.
+    """
+    path = None if base is None else base.path
+    if path is not None and _same_name(name, path):
+        return True
+    if configured:
+        return Path(configured).name.casefold() == Path(name).name.casefold()
+    return None if path is None else False

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from interp.adapters.against import about_base, about_saved
+from interp.adapters.against import about_base, about_saved, same_model
 from interp.adapters.base import BaseModel, live_base, open_base
 from interp.adapters.budget import Budget, live_budget, read_budget
-from interp.adapters.direction import overlap_of
+from interp.adapters.direction import about_direction, overlap_of
 from interp.adapters.findings import Finding
 from interp.adapters.full import FULL, about_full, full_checkpoints, full_updates
-from interp.adapters.initial import initial_updates, read_initial, subtracted
-from interp.adapters.locate import AdapterFolder, find_adapters
+from interp.adapters.initial import from_start, initial_updates, read_initial
+from interp.adapters.locate import AdapterFolder, find_adapters, find_runs
 from interp.adapters.read import OpenAdapter, adapter_of, open_adapter, read_updates
 from interp.adapters.results import AdapterAudit, ModuleAudit, total
 from interp.adapters.updates import Update
@@ -41,11 +41,11 @@ def audit_path(
     device: str = "cpu",
     progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[AdapterAudit, ...]:
-    """Audit every adapter at a path: one folder, one checkpoint, or all checkpoints of a run.
+    """Audit every adapter at a path: one folder, one checkpoint, all checkpoints of a run or runs.
 
     Args:
-        path: a PEFT adapter, a trainer's checkpoint, or a run folder; with `base` also a fully
-            fine-tuned model.
+        path: a PEFT adapter, a trainer's checkpoint, a run folder, or a folder of these; with
+            `base` also a fully fine-tuned model.
         base: folder of the base model; without it there are no relative figures.
         initial: the adapter as it was before training, for initialisations that rewrite the base.
         direction: of the residual stream, for ‖vᵀΔW‖ of the modules that write to it.
@@ -53,16 +53,17 @@ def audit_path(
         progress: called with the name of each parameter that is done.
 
     Returns:
-        one audit an adapter, checkpoints in the order of their steps.
+        one audit an adapter: run after run, checkpoints in the order of their steps.
 
     Raises:
         AdapterError: the path does not exist or holds no adapter; the base cannot be read.
     """
     device = _checked_device(device)
+    runs = find_runs(Path(path))
     try:
-        folders = find_adapters(Path(path))
+        folders = [found for run in runs for found in find_adapters(run)]
     except AdapterError:
-        whole = () if base is None else full_checkpoints(Path(path))
+        whole = [found for run in runs for found in full_checkpoints(run)]
         if base is None or not whole:
             raise
         return tuple(
@@ -102,7 +103,7 @@ def audit_adapter(
         return _audited(
             adapter,
             opened_base,
-            None if initial is None else read_initial(Path(initial)),
+            None if initial is None else read_initial(Path(initial), opened_base),
             (budget, found),
             path=folder.path,
             step=folder.step,
@@ -158,14 +159,14 @@ def audit_tensors(
     """
     device = _checked_device(device)
     budget = (None, []) if trainer_state is None else live_budget(trainer_state, training_arguments)
-    start = None
-    if initial is not None:
-        with adapter_of(initial, config) as before:
-            start = initial_updates(before)
     with (
         adapter_of(tensors, config) as adapter,
         nullcontext() if base is None else live_base(base, tied=tied) as opened_base,
     ):
+        start = None
+        if initial is not None:
+            with adapter_of(initial, config) as before:
+                start = initial_updates(before, opened_base)
         return _audited(
             adapter,
             opened_base,
@@ -193,10 +194,12 @@ def _audited(
 ) -> AdapterAudit:
     findings = [*adapter.findings, *budget[1]]
     updates = read_updates(adapter, base)
-    if start is not None:
-        findings = [f for f in findings if f.code != "rewritten_base"]
-        updates = (subtracted(update, start) for update in updates)
     config = adapter.config
+    against = from_start(config, base, start)
+    if against is not None:
+        findings = [f for f in findings if f.code != "rewritten_base"]
+        findings += [] if against[1] is None else [against[1]]
+        updates = map(against[0], updates)
     modules, found = measure_all(
         updates,
         config.init if config else "",
@@ -208,6 +211,9 @@ def _audited(
     if base is not None:
         findings += about_base(adapter, base, modules)
     findings += about_saved(adapter, modules)
+    if direction is not None:
+        same = same_model(direction.model_id, "" if config is None else config.base_model, base)
+        findings += about_direction(modules, direction, same_model=same)
     method = None if config is None else config.method
     return _concluded(
         path,
@@ -256,6 +262,9 @@ def audit_full(
             direction=None if direction is None else direction.vector,
         )
         found += about_full(opened_base, modules)
+        if direction is not None:
+            same = same_model(direction.model_id, "", opened_base)
+            found += about_direction(modules, direction, same_model=same)
     return _concluded(
         folder, FULL, step, modules, findings + found, budget, base_given=True, direction=direction
     )
@@ -278,7 +287,9 @@ def _concluded(
     totals = total(modules)
     if judgement.verdict == "indeterminate":
         # What is known is a part of the change, or none of it: no figure for the whole.
-        totals = replace(totals, relative=None, max_abs_delta=None)
+        totals = replace(
+            totals, relative=None, max_abs_delta=None, frobenius=None, bf16_changed=None
+        )
     elif any(f.code == "base_names_unknown" for f in findings):
         # The few modules that were found do not stand for the whole.
         totals = replace(totals, relative=None)
@@ -303,7 +314,7 @@ def _checked_device(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(0, device=device, dtype=torch.float64)
+        torch.zeros(1, device=device, dtype=torch.float64).cpu()
     except (RuntimeError, AssertionError, TypeError) as error:
         raise AdapterError(
             f"The device {device!r} cannot be used ({str(error).splitlines()[0]}). Take cpu or "

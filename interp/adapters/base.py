@@ -32,6 +32,9 @@ _UNFUSED: Final = {
 _RENAMED: Final = ((".mlp.", ".block_sparse_moe."),)
 # Families whose modules and files are called by names of their own, which are not known here.
 _RENAMED_FAMILIES: Final = ("beit", "deit", "dinov2", "dinov2_with_registers", "vit")
+# Families with Conv1D, which stores its matrix (in, out), and what of them is a Linear.
+_CONV1D_FAMILIES: Final = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer")
+_LINEAR_HEADS: Final = ("lm_head", "score", "classifier", "qa_outputs", "summary", "wte", "wpe")
 # From the segment before the first number on.
 _NUMBERED: Final = re.compile(r"(?:^|\.)([^.]+\.\d+\..+)$")
 # The text part of a model for several kinds of input.
@@ -49,7 +52,7 @@ class BaseModel:
         by_tail: from a name's end, counted from the block index on, to full names.
         multimodal: whether its config has parts for several kinds of input.
         dequantised: whether its weights were stored in fewer bits than they have here.
-        renamed: whether its files may call modules by names that are not known here.
+        family: `model_type` of its config; empty where it is not known.
     """
 
     path: Path | None
@@ -58,7 +61,7 @@ class BaseModel:
     by_tail: dict[str, list[str]]
     multimodal: bool = False
     dequantised: bool = False
-    renamed: bool = False
+    family: str = ""
 
     @classmethod
     def of(
@@ -69,18 +72,30 @@ class BaseModel:
         tied: bool = False,
         multimodal: bool = False,
         dequantised: bool = False,
-        renamed: bool = False,
+        family: str = "",
     ) -> BaseModel:
         """A base with an index of its names."""
         by_tail: dict[str, list[str]] = {}
         for name in tensors:
             by_tail.setdefault(_tail(name), []).append(name)
-        return cls(path, tensors, tied, by_tail, multimodal, dequantised, renamed)
+        return cls(path, tensors, tied, by_tail, multimodal, dequantised, family)
+
+    @property
+    def renamed(self) -> bool:
+        """Whether its files may call modules by names that are not known here."""
+        return self.family in _RENAMED_FAMILIES
 
     @property
     def label(self) -> str:
         """What messages call it."""
         return "the live model" if self.path is None else str(self.path)
+
+    def turned(self, module: str) -> bool | None:
+        """Whether a module's matrix is stored (in, out); None where the family is not known."""
+        if not self.family:
+            return None
+        linear = set(module.split(".")) & set(_LINEAR_HEADS)
+        return self.family in _CONV1D_FAMILIES and not linear
 
     def find(self, name: str) -> str | None:
         """Name in the files of the tensor that a module calls `name`, None if there is none.
@@ -226,9 +241,12 @@ def open_base(path: Path) -> Iterator[BaseModel]:
         raw = _config(path / "config.json")
         parts = ("text_config", "vision_config", "audio_config")
         multimodal = any(isinstance(raw.get(part), dict) for part in parts)
-        renamed = raw.get("model_type") in _RENAMED_FAMILIES
         yield BaseModel.of(
-            tensors, path=path, tied=_tied(raw), multimodal=multimodal, renamed=renamed
+            tensors,
+            path=path,
+            tied=_tied(raw),
+            multimodal=multimodal,
+            family=str(raw.get("model_type") or ""),
         )
 
 

@@ -103,6 +103,11 @@ class AdapterConfig:
         return self.init.startswith(_REWRITING)
 
     @property
+    def recomputable(self) -> bool:
+        """Whether the base alone fixes the factors that training started from."""
+        return self.method == "LORA" and self.init in ("pissa", "olora")
+
+    @property
     def unknown_init(self) -> bool:
         """Whether it is not known what the initialisation did to the base."""
         return not self.rewrites_base and self.init not in _KEEPING

@@ -11,11 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from interp.adapters.delta import Delta, LowRank, blocks
+from interp.adapters.findings import Finding, finding
 from interp.adapters.results import DirectionOverlap, ModuleAudit
 from interp.direction import Direction
 from interp.errors import AdapterError
 
-__all__ = ["direction_overlap", "overlap_of", "writes"]
+__all__ = ["about_direction", "direction_overlap", "overlap_of", "writes"]
 
 # Ends of modules whose output is added to the residual stream, in the families of transformers.
 _WRITERS: Final = (
@@ -90,3 +91,33 @@ def overlap_of(modules: Sequence[ModuleAudit], direction: Direction) -> Directio
         overlap=math.hypot(*(overlap for overlap, _ in counted)),
         expected=math.hypot(*(size for _, size in counted)) / math.sqrt(d_model),
     )
+
+
+def about_direction(
+    modules: Sequence[ModuleAudit], direction: Direction, *, same_model: bool | None
+) -> list[Finding]:
+    """Why there is no overlap, and whether the direction is of another model.
+
+    Args:
+        modules: audited with this direction.
+        direction: that was given.
+        same_model: whether its model is called as the adapter's base; None where that is not known.
+    """
+    found = []
+    if same_model is False:
+        found.append(
+            finding(
+                "direction_of_another_model",
+                f"The direction was read from {direction.model_id!r}, which neither the config nor "
+                f"the base is called.",
+            )
+        )
+    if overlap_of(modules, direction) is not None:
+        return found
+    sizes = {m.shape[0] for m in modules if m.shape is not None and writes(m.module)}
+    size = direction.vector.shape[0]
+    if sizes and size not in sizes:
+        why = f"modules that write have {', '.join(map(str, sorted(sizes)))} outputs, it has {size}"
+    else:
+        why = f"no adapted module writes to the residual stream before it (layer {direction.layer})"
+    return [*found, finding("direction_not_written", f"Nothing along the direction: {why}.")]

@@ -9,6 +9,7 @@ from typing import Final
 from interp.adapters.findings import Finding, finding, named
 
 __all__ = [
+    "ATTENTION",
     "PREFIX",
     "SHARED",
     "ParsedKey",
@@ -22,7 +23,13 @@ PREFIX: Final = "base_model.model."
 
 _WRAPPERS: Final = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
-SHARED: Final = ("vera_A", "vera_B", "randlora_A", "randlora_B")
+ATTENTION: Final = ("base_layer", "out_proj")
+"""Inside torch's multi-head attention PEFT wraps the output projection below the base layer."""
+
+SHARED: Final = (
+    *("vera_A", "vera_B", "randlora_A", "randlora_B", "pvera_A", "pvera_B"),
+    "vblora_vector_bank",
+)
 """Tensors that all modules of an adapter share."""
 
 _PARTS: Final = frozenset(
@@ -33,6 +40,7 @@ _PARTS: Final = frozenset(
         "lora_embedding_A",
         "lora_embedding_B",
         "lora_magnitude_vector",
+        "lora_velora_embed",
         "ranknum",
         "ia3_l",
         "hada_w1_a",
@@ -63,6 +71,13 @@ _PARTS: Final = frozenset(
         "randlora_lambda",
         "randlora_gamma",
         "trainable_tokens_delta",
+        *("c3a_kernel", "fourierft_spectrum", "miss_block", "road_theta", "road_alpha"),
+        *("delora_A", "delora_B", "delora_lambda", "delora_w_norm"),
+        *("gralora_A", "gralora_B", "gralora_A_general", "gralora_B_general"),
+        *("hira_A", "hira_B", "hira_embedding_A", "hira_embedding_B"),
+        *("pvera_A", "pvera_B", "pvera_lambda_b", "pvera_lambda_d"),
+        *("shira_weight", "shira_indices"),
+        *("vblora_logits_A", "vblora_logits_B", "vblora_vector_bank"),
     ]
 )
 
@@ -86,6 +101,8 @@ class ParsedKey:
         wrappers: segments that a training wrapper left behind.
         prefixed: whether the key starts as PEFT expects.
         depth: how many `base_layer` segments were taken out of the module's end.
+        attention: whether it is the output projection of torch's multi-head attention, whose other
+            factors are on the parameter `in_proj_weight` of the module above.
     """
 
     key: str
@@ -96,6 +113,7 @@ class ParsedKey:
     wrappers: tuple[str, ...]
     prefixed: bool
     depth: int
+    attention: bool = False
 
 
 def parse_key(key: str) -> ParsedKey:
@@ -120,6 +138,8 @@ def parse_key(key: str) -> ParsedKey:
             at = module.index("modules_to_save")
             adapter = ".".join(module[at + 1 : at + 2])
             module = module[:at] + module[at + 2 :]
+        if module[-1:] == ["ln_tuning_layers"]:
+            module = module[:-1]
     else:
         part, module, rest = segments[place], segments[:place], segments[place + 1 :]
         leaf = rest[-1] if rest and rest[-1] in ("weight", "bias") else ""
@@ -129,7 +149,12 @@ def parse_key(key: str) -> ParsedKey:
     depth = 0
     while module and module[-1] == "base_layer":
         module, depth = module[:-1], depth + 1
-    return ParsedKey(key, ".".join(module), part, leaf, adapter, tuple(wrappers), prefixed, depth)
+    attention = part != "saved" and tuple(module[-2:]) == ATTENTION
+    if attention:
+        module = [*module[:-2], module[-1]]
+    return ParsedKey(
+        key, ".".join(module), part, leaf, adapter, tuple(wrappers), prefixed, depth, attention
+    )
 
 
 def foreign_keys(keys: Iterable[str]) -> str | None:

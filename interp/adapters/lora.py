@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Final, Literal
 
 import torch
 
+from interp.adapters.building import fault
 from interp.adapters.delta import BLOCK_ELEMENTS, Dense, Layout, LowRank, to_matrix
-from interp.adapters.findings import Finding, finding
+from interp.adapters.findings import finding
 from interp.adapters.targets import may_own
 from interp.adapters.updates import (
     Context,
@@ -26,7 +27,7 @@ from interp.adapters.updates import (
     working,
 )
 
-__all__ = ["lora_updates"]
+__all__ = ["dora_delta", "lora_updates", "magnitudes_still"]
 
 # Order in which fused experts register their parameters, which is the order PEFT wraps them in.
 _EXPERT_ORDER: Final = ("gate_up_proj", "gate_proj", "up_proj", "down_proj")
@@ -46,11 +47,11 @@ def lora_updates(group: Group, context: Context) -> Iterator[Update]:
     yield update
     bias = tensors.get("lora_B.bias")
     if bias is None and context.config.raw.get("lora_bias"):
-        yield _fault(group, "unpaired_factors", "has no bias of B, which lora_bias asks for")
+        yield fault(group, "unpaired_factors", "has no bias of B, which lora_bias asks for")
     if bias is not None and (b := tensors.get("lora_B")) is not None and len(bias) != len(b):
-        yield _fault(group, "bad_shape", f"has a bias of {len(bias)} for {len(b)} outputs")
+        yield fault(group, "bad_shape", f"has a bias of {len(bias)} for {len(b)} outputs")
     elif bias is not None and update.scaling is not None:
-        name = f"{group.module}.bias"
+        name = f"{group.module}.{group.parameter.replace('weight', 'bias')}"
         yield Update(
             name,
             group.module,
@@ -63,17 +64,17 @@ def lora_updates(group: Group, context: Context) -> Iterator[Update]:
 
 def _paired(group: Group, context: Context, name_a: str, name_b: str) -> Update:
     a, b = group.tensors.get(name_a), group.tensors.get(name_b)
-    name = f"{group.module}.weight"
+    name = f"{group.module}.{group.parameter}"
     if a is None or b is None:
         there, missing = (name_a, name_b) if b is None else (name_b, name_a)
-        return _fault(group, "unpaired_factors", f"has {there} but no {missing}")
+        return fault(group, "unpaired_factors", f"has {there} but no {missing}")
     if a.ndim < 2 or a.ndim != b.ndim:
-        return _fault(group, "bad_shape", f"has A of {tuple(a.shape)} and B of {tuple(b.shape)}")
+        return fault(group, "bad_shape", f"has A of {tuple(a.shape)} and B of {tuple(b.shape)}")
     rank, config = a.shape[0], context.config
     if b.shape[1] != rank:
         if a.ndim > 2 and _grouped(group, context, a, b):
-            return _fault(group, "unsupported_option", "is a grouped convolution, cannot be merged")
-        return _fault(group, "unpaired_factors", f"has A of rank {rank} and B of rank {b.shape[1]}")
+            return fault(group, "unsupported_option", "is a grouped convolution, cannot be merged")
+        return fault(group, "unpaired_factors", f"has A of rank {rank} and B of rank {b.shape[1]}")
     findings = []
     if rank != config.rank_of(group.module):
         findings.append(
@@ -84,7 +85,7 @@ def _paired(group: Group, context: Context, name_a: str, name_b: str) -> Update:
         )
     embedding = name_a == "lora_embedding_A"
     kind: Kind = "embedding" if embedding else "conv" if a.ndim > 2 else "linear"
-    scaling = config.scaling_of(group.module)
+    scaling = config.scaling_of(group.module) * group.n_times
     dtype = working(a, b)
     left, right = b.to(dtype).flatten(1)[None], a.to(dtype).flatten(1)[None]
     origin = None if context.base is None else context.base.get(name)
@@ -92,21 +93,23 @@ def _paired(group: Group, context: Context, name_a: str, name_b: str) -> Update:
     expected = (a.shape[1], b.shape[0]) if embedding else (b.shape[0], *a.shape[1:])
     layout: Layout | None
     if kind == "linear":
-        layout = layout_of(shape, b.shape[0], a.shape[1], config)
+        layout = layout_of(shape, b.shape[0], a.shape[1], turned=context.turned(group.module))
     else:
         usual: Layout = "transposed" if embedding else "conv"
         layout = usual if shape in (None, expected) else None
     if layout is None:
         return misfit(group, str(expected), shape)
+    zero: Literal["a", "b"] = "a" if embedding or config.init == "mica" else "b"
     update = Update(
         name,
         group.module,
         kind,
         layout=layout,
         delta=LowRank(left, right, scaling),
-        starts_zero=not bool((a if embedding or config.init == "mica" else b).any()),
+        starts_zero=not bool((a if zero == "a" else b).any()),
         a=a,
         b=b,
+        zero=zero,
         rank=rank,
         scaling=scaling,
         fixed=left if embedding else right.transpose(1, 2),
@@ -137,19 +140,14 @@ def _dora(
     """m/‖W + s·BA‖ · (W + s·BA) − W, norms over the input features of each output."""
     scale = magnitude.to(working(magnitude)).flatten()
     if scale.numel() != product.n_rows:
-        return _fault(
+        return fault(
             group,
             "bad_shape",
             f"has {scale.numel()} DoRA magnitudes for {product.n_rows} output features",
         )
 
     def rows(weight: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        dtype = working(weight, product.left)
-        plain = weight.to(dtype)
-        moved = plain + product.rows(start, stop).to(dtype)
-        length = torch.linalg.vector_norm(moved, dim=1, keepdim=True)
-        factor: torch.Tensor = scale[start:stop, None].to(dtype) / length
-        return factor * moved - plain
+        return _dora_rows(weight, product, scale, start, stop)
 
     whole = multiplied(
         group,
@@ -160,6 +158,7 @@ def _dora(
         rank=update.rank,
         a=update.a,
         b=update.b,
+        zero=update.zero,
         scaling=update.scaling,
         magnitude=magnitude,
         fixed=update.fixed,
@@ -168,16 +167,44 @@ def _dora(
     if whole.delta is None:
         # Without W the magnitudes say nothing: only s·BA is known.
         return replace(update, kind="dora", complete=False, starts_zero=False, magnitude=magnitude)
-    if update.starts_zero and _still(whole, magnitude.flatten()):
+    if update.starts_zero and magnitudes_still(whole, magnitude):
         # m is ‖W‖ rounded; what the rounding does to W is no training.
         return replace(whole, delta=product, starts_zero=True)
     return whole
 
 
-def _still(update: Update, magnitude: torch.Tensor) -> bool:
+def _dora_rows(
+    weight: torch.Tensor, product: LowRank, magnitude: torch.Tensor, start: int, stop: int
+) -> torch.Tensor:
+    dtype = working(weight, product.left)
+    plain = weight.to(dtype)
+    moved = plain + product.rows(start, stop).to(dtype)
+    length = torch.linalg.vector_norm(moved, dim=1, keepdim=True)
+    factor: torch.Tensor = magnitude[start:stop, None].to(dtype) / length
+    return factor * moved - plain
+
+
+def dora_delta(weight: torch.Tensor, product: LowRank, magnitude: torch.Tensor) -> Dense:
+    """m/‖W + P‖ · (W + P) − W for a product P of factors.
+
+    Args:
+        weight: (n_rows, n_columns), W in the matrix view.
+        product: P.
+        magnitude: m, one for each row, in any shape.
+    """
+    scale = magnitude.flatten()
+    return Dense(
+        weight.shape[0],
+        weight.shape[1],
+        lambda start, stop: _dora_rows(weight[start:stop], product, scale, start, stop),
+    )
+
+
+def magnitudes_still(update: Update, magnitude: torch.Tensor) -> bool:
     """Whether DoRA's magnitudes are the norms of W's rows, to an ulp of W's format or their own."""
     if update.origin is None:
         return False
+    magnitude = magnitude.flatten()
     matrix = to_matrix(update.origin, update.layout)
     if matrix.shape[0] != magnitude.numel():
         return False
@@ -219,21 +246,21 @@ def _experts(group: Group, context: Context, targets: list[str]) -> Update:
     """
     a, b = group.tensors.get("lora_A"), group.tensors.get("lora_B")
     if a is None or b is None or a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1]:
-        return _fault(group, "unpaired_factors", "has no pair of factors")
+        return fault(group, "unpaired_factors", "has no pair of factors")
     config = context.config
     parameter, origin = _parameter(group, context, targets, b.shape[0], a.shape[1])
     key = f"{group.module}.{parameter}"
     rank = config.rank_of(key)
     n_experts, rest = divmod(a.shape[0], rank)
     if rest:
-        return _fault(
+        return fault(
             group, "rank_mismatch", f"has {a.shape[0]} rows in A, no multiple of the rank {rank}"
         )
     dtype = working(a, b)
     right = a.to(dtype).reshape(n_experts, rank, -1)
     left = b.to(dtype).reshape(b.shape[0], rank, n_experts).permute(2, 0, 1)
     shape = None if origin is None else tuple(origin.shape)
-    layout = layout_of(shape, b.shape[0], a.shape[1], config)
+    layout = layout_of(shape, b.shape[0], a.shape[1], turned=config.fan_in_fan_out)
     if shape is not None and shape[-1] == shape[-2] and _stored_transposed(group, context):
         layout = "transposed"
     fits = origin is None or origin.numel() == n_experts * b.shape[0] * a.shape[1]
@@ -286,8 +313,3 @@ def _parameter(
     ]
     name = fitting[0] if len(fitting) == 1 else by_nesting
     return name, origins[name]
-
-
-def _fault(group: Group, code: str, what: str) -> Update:
-    found: Finding = finding(code, f"{group.module} {what}.")
-    return Update(f"{group.module}.weight", group.module, "linear", findings=(found,))

@@ -173,7 +173,7 @@ def _factors(audit: ModuleAudit, update: Update, init: str) -> ModuleAudit:
         max_abs_a=max_abs_of(a),
         max_abs_b=max_abs_of(b),
     )
-    moving, start = (a, b) if update.kind == "embedding" else (b, a)
+    moving, start = (a, b) if update.zero == "a" else (b, a)
     # Only where one factor is known to have started at zero do its entries tell how far it moved.
     if update.fixed is None or update.scaling is None or init not in _ONE_FACTOR_ZERO:
         return audit
@@ -202,7 +202,7 @@ def _init_ratio(start: torch.Tensor, update: Update, init: str) -> float | None:
     """‖A‖ over √E‖A‖² at PEFT's initialisation; None where that is not a fixed distribution."""
     if init == "eva":
         return None
-    if update.kind == "embedding":
+    if update.zero == "a":
         expected = float(start.numel())  # standard normal
     elif init == "gaussian":
         expected = start.numel() / (update.rank or 1) ** 2

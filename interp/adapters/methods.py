@@ -13,10 +13,24 @@ from typing import Final
 
 import torch
 
+from interp.adapters.building import factored, fault, open_question, plain
 from interp.adapters.config import AdapterConfig
-from interp.adapters.delta import Delta, Dense, Kronecker, Layout, LowRank
+from interp.adapters.delta import Dense, Kronecker, Layout
 from interp.adapters.findings import Finding, finding, named
 from interp.adapters.lora import lora_updates
+from interp.adapters.more_methods import (
+    c3a_updates,
+    delora_updates,
+    fourier_updates,
+    gralora_updates,
+    hira_updates,
+    miss_updates,
+    norm_updates,
+    pvera_updates,
+    road_updates,
+    shira_updates,
+    vblora_updates,
+)
 from interp.adapters.rotations import boft_updates, hra_updates, oft_updates
 from interp.adapters.saved import token_updates
 from interp.adapters.updates import (
@@ -24,8 +38,6 @@ from interp.adapters.updates import (
     Context,
     Group,
     Update,
-    layout_of,
-    misfit,
     multiplied,
     working,
 )
@@ -37,20 +49,20 @@ def _adalora(group: Group, context: Context) -> Iterator[Update]:
     """α/(r + 1e-5) · B (E ∘ A), with r the rank that was kept (Zhang et al., 2023)."""
     a, b, e = (group.tensors.get(f"lora_{name}") for name in "ABE")
     if a is None or b is None or e is None:
-        yield _fault(group, "unpaired_factors", "lacks one of lora_A, lora_B, lora_E")
+        yield fault(group, "unpaired_factors", "lacks one of lora_A, lora_B, lora_E")
         return
     rank = a.shape[0]
     if e.shape != (rank, 1) or b.shape[1:] != (rank,):
-        yield _fault(group, "unpaired_factors", f"has E of {tuple(e.shape)} for rank {rank}")
+        yield fault(group, "unpaired_factors", f"has E of {tuple(e.shape)} for rank {rank}")
         return
     if rank == 0:
         # Pruned whole: trained, and then without effect.
         zero_a, zero_b = a.new_zeros(1, a.shape[1]), b.new_zeros(b.shape[0], 1)
-        yield _factored(group, context, zero_b, zero_a, 1.0, starts_zero=False, rank=0)
+        yield factored(group, context, zero_b, zero_a, 1.0, starts_zero=False, rank=0)
         return
     alpha = context.config.lora_alpha
     scaling = (alpha if alpha > 0 else float(rank)) / (rank + 1e-5)
-    yield _factored(
+    yield factored(
         group, context, b, a * e, scaling, starts_zero=not bool(e.any()), a=a, b=b, rank=rank
     )
 
@@ -60,11 +72,11 @@ def _loha(group: Group, context: Context) -> Iterator[Update]:
     t = {name: tensor.to(working(tensor)) for name, tensor in group.tensors.items()}
     scale = context.config.scaling_of(group.module)
     if not {"hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"} <= t.keys():
-        yield _fault(group, "unpaired_factors", "lacks one of the four LoHa factors")
+        yield fault(group, "unpaired_factors", "lacks one of the four LoHa factors")
         return
     if "hada_t1" in t:
         if not all(_core_fits(t, f"hada_t{n}", f"hada_w{n}_a", f"hada_w{n}_b") for n in (1, 2)):
-            yield _fault(group, "unpaired_factors", "has cores that do not fit their factors")
+            yield fault(group, "unpaired_factors", "has cores that do not fit their factors")
             return
         first, second = (
             torch.einsum(
@@ -72,7 +84,7 @@ def _loha(group: Group, context: Context) -> Iterator[Update]:
             ).flatten(1)
             for n in (1, 2)
         )
-        yield _plain(
+        yield plain(
             group,
             context,
             Dense.of(first * second * scale),
@@ -82,14 +94,14 @@ def _loha(group: Group, context: Context) -> Iterator[Update]:
         return
     n_columns = t["hada_w1_b"].shape[1]
     if t["hada_w1_a"].shape != t["hada_w2_a"].shape or t["hada_w1_b"].shape != t["hada_w2_b"].shape:
-        yield _fault(group, "unpaired_factors", "has two products of different shapes")
+        yield fault(group, "unpaired_factors", "has two products of different shapes")
         return
 
     def rows(start: int, stop: int) -> torch.Tensor:
         first = t["hada_w1_a"][start:stop] @ t["hada_w1_b"]
         return first * (t["hada_w2_a"][start:stop] @ t["hada_w2_b"]) * scale
 
-    yield _plain(
+    yield plain(
         group,
         context,
         Dense(t["hada_w1_a"].shape[0], n_columns, rows),
@@ -106,18 +118,18 @@ def _lokr(group: Group, context: Context) -> Iterator[Update]:
             second = t["lokr_w2"]
         elif "lokr_t2" in t:
             if not _core_fits(t, "lokr_t2", "lokr_w2_a", "lokr_w2_b"):
-                yield _fault(group, "unpaired_factors", "has a core that does not fit its factors")
+                yield fault(group, "unpaired_factors", "has a core that does not fit its factors")
                 return
             second = torch.einsum("ijkl,ip,jr->prkl", t["lokr_t2"], t["lokr_w2_a"], t["lokr_w2_b"])
         else:
             second = t["lokr_w2_a"] @ t["lokr_w2_b"]
     except KeyError as error:
-        yield _fault(group, "unpaired_factors", f"lacks {error.args[0]}")
+        yield fault(group, "unpaired_factors", f"lacks {error.args[0]}")
         return
     conv = second.ndim > 2
     # A kernel's window lies inside w2, so that the product of the flat matrices is the flat one.
     delta = Kronecker(first, second.flatten(1), context.config.scaling_of(group.module))
-    yield _plain(
+    yield plain(
         group,
         context,
         delta,
@@ -137,7 +149,7 @@ def _ia3(group: Group, context: Context) -> Iterator[Update]:
     column = not _feedforward(group.module, context.config, scale)
     expected = _ia3_shape(group, context, scale, column=column)
     if tuple(scale.shape) != expected:
-        yield _fault(group, "bad_shape", f"has l of {tuple(scale.shape)}, expected {expected}")
+        yield fault(group, "bad_shape", f"has l of {tuple(scale.shape)}, expected {expected}")
         return
     still = bool((scale == 1).all())
 
@@ -152,7 +164,7 @@ def _ia3(group: Group, context: Context) -> Iterator[Update]:
             factor = factor.reshape(-1, n_in)[group_of].repeat_interleave(math.prod(window), dim=1)
         return weight.to(dtype) * (factor - 1)
 
-    layout: Layout = "transposed" if context.config.fan_in_fan_out else "plain"
+    layout: Layout = "transposed" if context.turned(group.module) else "plain"
     yield multiplied(group, context, "method", rows, layout=layout, starts_zero=still)
     bias = None if context.base is None else context.base.get(f"{group.module}.bias")
     if column and bias is not None:
@@ -179,7 +191,7 @@ def _ia3_shape(
         n = kernel.shape[0] if column else n_groups * kernel.shape[1]
         return (1, n, *(1 for _ in kernel.shape[2:]))
     if kernel is not None:
-        out, inner = kernel.shape[::-1] if context.config.fan_in_fan_out else kernel.shape
+        out, inner = kernel.shape[::-1] if context.turned(group.module) else kernel.shape
         n = int(out if column else inner)
     if scale.ndim > 2:
         return (1, n, *(1 for _ in scale.shape[2:]))
@@ -203,11 +215,9 @@ def _vera(group: Group, context: Context) -> Iterator[Update]:
     a, b = group.shared.get("vera_A"), group.shared.get("vera_B")
     inner = _inner(group, context, lambda_b.shape[0])
     if a is None or b is None or inner is None:
-        yield Update(
-            f"{group.module}.weight", group.module, "method", complete=False, starts_zero=still
-        )
+        yield open_question(group, starts_zero=still)
         return
-    yield _factored(
+    yield factored(
         group,
         context,
         lambda_b[:, None] * b[: lambda_b.shape[0]],
@@ -225,11 +235,9 @@ def _randlora(group: Group, context: Context) -> Iterator[Update]:
     a, b = group.shared.get("randlora_A"), group.shared.get("randlora_B")
     origin = None if context.base is None else context.base.get(f"{group.module}.weight")
     if a is None or b is None or origin is None:
-        yield Update(
-            f"{group.module}.weight", group.module, "method", complete=False, starts_zero=still
-        )
+        yield open_question(group, starts_zero=still)
         return
-    out, inner = origin.shape if not context.config.fan_in_fan_out else origin.shape[::-1]
+    out, inner = origin.shape if not context.turned(group.module) else origin.shape[::-1]
     n_bases, short = gamma.shape
     left = b[: max(out, inner), :n_bases].flatten(1)
     right = (scale[:, :, None] * a[:, :n_bases, :short] * gamma[None]).flatten(0, 1)
@@ -237,7 +245,7 @@ def _randlora(group: Group, context: Context) -> Iterator[Update]:
         left, right = right.T, left.T
     config = context.config
     scaling = float(config.raw.get("randlora_alpha", 640)) / config.r
-    yield _factored(group, context, left, right, scaling, starts_zero=still, rank=config.r)
+    yield factored(group, context, left, right, scaling, starts_zero=still, rank=config.r)
 
 
 def _inner(group: Group, context: Context, out: int) -> int | None:
@@ -245,70 +253,7 @@ def _inner(group: Group, context: Context, out: int) -> int | None:
     origin = None if context.base is None else context.base.get(f"{group.module}.weight")
     if origin is None:
         return None
-    return int(origin.shape[0] if context.config.fan_in_fan_out else origin.numel() // out)
-
-
-def _factored(
-    group: Group,
-    context: Context,
-    left: torch.Tensor,
-    right: torch.Tensor,
-    scaling: float,
-    *,
-    starts_zero: bool,
-    rank: int,
-    a: torch.Tensor | None = None,
-    b: torch.Tensor | None = None,
-) -> Update:
-    dtype = working(left, right)
-    delta = LowRank(left.to(dtype)[None], right.to(dtype)[None], scaling)
-    origin = None if context.base is None else context.base.get(f"{group.module}.weight")
-    shape = None if origin is None else tuple(origin.shape)
-    layout = layout_of(shape, delta.n_rows, delta.n_columns, context.config)
-    if layout is None:
-        return misfit(group, str((delta.n_rows, delta.n_columns)), shape)
-    return Update(
-        f"{group.module}.weight",
-        group.module,
-        "method",
-        layout=layout,
-        delta=delta,
-        starts_zero=starts_zero,
-        a=a,
-        b=b,
-        rank=rank,
-        scaling=scaling,
-        origin=origin,
-    )
-
-
-def _plain(
-    group: Group, context: Context, delta: Delta, *, conv: bool = False, starts_zero: bool = False
-) -> Update:
-    name = f"{group.module}.weight"
-    origin = None if context.base is None else context.base.get(name)
-    if origin is not None and origin.numel() != delta.n_rows * delta.n_columns:
-        return misfit(group, str((delta.n_rows, delta.n_columns)), tuple(origin.shape))
-    layout: Layout = "conv" if conv or (origin is not None and origin.ndim > 2) else "plain"
-    return Update(
-        name,
-        group.module,
-        "method",
-        layout=layout,
-        delta=delta,
-        starts_zero=starts_zero,
-        scaling=context.config.scaling_of(group.module),
-        origin=origin,
-    )
-
-
-def _fault(group: Group, code: str, what: str) -> Update:
-    return Update(
-        f"{group.module}.weight",
-        group.module,
-        "method",
-        findings=(finding(code, f"{group.module} {what}."),),
-    )
+    return int(origin.shape[0] if context.turned(group.module) else origin.numel() // out)
 
 
 BUILDERS: Final[Mapping[str, Builder]] = {
@@ -317,39 +262,84 @@ BUILDERS: Final[Mapping[str, Builder]] = {
     "BOFT": boft_updates,
     "HRA": hra_updates,
     "IA3": _ia3,
+    "C3A": c3a_updates,
+    "DELORA": delora_updates,
+    "FOURIERFT": fourier_updates,
+    "GRALORA": gralora_updates,
+    "HIRA": hira_updates,
+    "LN_TUNING": norm_updates,
     "LOHA": _loha,
     "LOKR": _lokr,
+    "MISS": miss_updates,
     "OFT": oft_updates,
+    "PVERA": pvera_updates,
     "RANDLORA": _randlora,
+    "ROAD": road_updates,
+    "SHIRA": shira_updates,
     "TRAINABLE_TOKENS": token_updates,
+    "VBLORA": vblora_updates,
     "VERA": _vera,
 }
 """From `peft_type` to the function that makes a module's updates."""
 
 
+_WITHOUT_WEIGHTS: Final = frozenset(
+    [
+        *("ADAPTION_PROMPT", "CARTRIDGE", "CPT", "LILY", "MULTITASK_PROMPT_TUNING", "P_TUNING"),
+        *("POLY", "PREFIX_TUNING", "PROMPT_TUNING", "SHADOW", "XLORA"),
+    ]
+)
+"""Methods that add to what the model reads, or mix by what it reads."""
+
+
 def unsupported_options(config: AdapterConfig) -> tuple[str, ...]:
     """Options of the config under which the formulas here are not known to hold."""
     found = list(config.other_formula)
-    if config.method == "OFT" and config.raw.get("coft"):
-        found.append("coft")
+    if config.method == "VBLORA" and config.raw.get("save_only_topk_weights"):
+        found.append("save_only_topk_weights")
     return tuple(found)
+
+
+def _unsupported(method: str) -> Finding:
+    """That there is no formula, and what else tells."""
+    if method in _WITHOUT_WEIGHTS:
+        return finding(
+            "unsupported_method",
+            f"{method} changes no weight by itself: what it does depends on the input.",
+            remedy="Run it: compare what the model says with and without it.",
+        )
+    return finding("unsupported_method", f"{method} has no formula here.")
+
+
+def _rewritten(config: AdapterConfig) -> Finding:
+    """That the factors started as part of the base, and what would tell where."""
+    what = (
+        f"init_lora_weights is {config.init!r}: the factors started as part of the base, so s·BA "
+        f"is not what training changed"
+    )
+    if config.recomputable:
+        return finding(
+            "rewritten_base",
+            f"{what}.",
+            remedy="Give the original base (--base MODEL), or the adapter as it was before "
+            "training (--initial DIR).",
+        )
+    inputs = {"pissa": "random numbers", "loftq": "a quantised copy of the base"}
+    source = next((text for name, text in inputs.items() if config.init.startswith(name)), "data")
+    return finding(
+        "rewritten_base", f"{what}. The start depends on {source}, not on the base alone."
+    )
 
 
 def about_method(config: AdapterConfig) -> list[Finding]:
     """What the method, its options and its initialisation leave open."""
     if config.method not in BUILDERS:
-        return [finding("unsupported_method", f"{config.method} has no formula here.")]
+        return [_unsupported(config.method)]
     unsupported = unsupported_options(config)
     if unsupported:
         return [finding("unsupported_option", f"{named(list(unsupported))} changes what ΔW is.")]
     if config.method == "LORA" and config.rewrites_base:
-        return [
-            finding(
-                "rewritten_base",
-                f"init_lora_weights is {config.init!r}: the factors started as part of the base, "
-                f"so s·BA is not what training changed.",
-            )
-        ]
+        return [_rewritten(config)]
     if config.method == "LORA" and config.unknown_init:
         return [
             finding(
@@ -368,7 +358,18 @@ def about_method(config: AdapterConfig) -> list[Finding]:
         ]
     if config.method == "LORA" and config.init in ("false", "none"):
         return [finding("random_initialisation", f"init_lora_weights is {config.init}.")]
-    options = [n for n in ("init_weights", "init_ia3_weights") if config.raw.get(n) is False]
-    if config.method != "LORA" and options:
-        return [finding("random_initialisation", f"{options[0]} is false.")]
+    if config.method != "LORA" and (why := _random_start(config)) is not None:
+        return [finding("random_initialisation", why)]
     return []
+
+
+def _random_start(config: AdapterConfig) -> str | None:
+    """Why an adapter of another method than LoRA starts with a change of its own, if it does."""
+    options = [n for n in ("init_weights", "init_ia3_weights") if config.raw.get(n) is False]
+    if options:
+        return f"{options[0]} is false."
+    if config.method == "C3A" and config.raw.get("init_weights", "xavier_uniform") is not True:
+        return "C3A starts with random kernels unless init_weights is true."
+    if config.method == "FOURIERFT" and not config.raw.get("init_weights"):
+        return "FourierFT starts with a random spectrum unless init_weights is true."
+    return "VB-LoRA starts with random mixtures." if config.method == "VBLORA" else None

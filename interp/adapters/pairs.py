@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Final
@@ -23,7 +22,7 @@ from interp.adapters.delta import LowRank
 from interp.adapters.direction import direction_overlap
 from interp.adapters.locate import AdapterFolder, find_adapters
 from interp.adapters.read import OpenAdapter, open_adapter, read_updates
-from interp.adapters.results import AdapterAudit, PairedModule, RunComparison
+from interp.adapters.results import PairedModule, RunComparison
 from interp.adapters.updates import Update
 from interp.errors import AdapterError
 
@@ -35,7 +34,6 @@ __all__ = [
     "direction_overlap",
     "inner_product",
     "left_alignment",
-    "with_comparisons",
 ]
 
 _SAME_START: Final = 0.5
@@ -136,33 +134,6 @@ def compared(first: Path | str, second: Path | str) -> RunComparison:
     )
 
 
-def with_comparisons(runs: Sequence[tuple[Path, Sequence[AdapterAudit]]]) -> list[AdapterAudit]:
-    """All audits of several runs, the last of each with its comparisons to the other runs' last.
-
-    Runs that may not be compared are listed with the reason.
-
-    Args:
-        runs: a path and its audits, in the order of steps.
-    """
-    found: list[AdapterAudit] = []
-    for place, (path, audits) in enumerate(runs):
-        against = [
-            _compared_or_refused(path, other)
-            for index, (other, _) in enumerate(runs)
-            if index != place
-        ]
-        found += audits[:-1]
-        found += [replace(audit, compared=tuple(against)) for audit in audits[-1:]]
-    return found
-
-
-def _compared_or_refused(path: Path, other: Path) -> RunComparison:
-    try:
-        return compared(path, other)
-    except AdapterError as error:
-        return RunComparison(other=other, refused=str(error))
-
-
 def _median(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(np.median(known)) if known else None
@@ -179,6 +150,13 @@ def _single(path: Path) -> AdapterFolder:
 def _common(first: AdapterFolder, second: AdapterFolder) -> Iterator[tuple[Update, Update]]:
     """Updates of the same parameters, side by side; both files are read in one order of modules."""
     with open_adapter(first) as one, open_adapter(second) as other:
+        for folder, adapter in ((first, one), (second, other)):
+            if any(found.code == "rewritten_base" for found in adapter.findings):
+                raise AdapterError(
+                    f"The factors of {folder.path} started as part of the base, so what they have "
+                    f"in common with another run's is the base. Convert both to plain LoRA first "
+                    f"(path_initial_model_for_weight_conversion)."
+                )
         shared = {key.module for key in one.keys} & {key.module for key in other.keys}
         waiting: tuple[dict[str, Update], dict[str, Update]] = ({}, {})
         pairs = zip_longest(_factored(one, shared), _factored(other, shared))

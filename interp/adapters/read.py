@@ -172,6 +172,8 @@ def read_updates(adapter: OpenAdapter, base: BaseModel | None) -> Iterator[Updat
                 shared[key.part] = tensor
     if not shared and config.method in ("VERA", "RANDLORA") and base is not None:
         shared = _regenerated(config, adapter, base)
+    # Above a wrapped output projection the factors are on the stacked inputs' parameter.
+    stacked = {key.module.removesuffix(".out_proj") for key in adapter.keys if key.attention}
     groups: dict[tuple[str, int], list[ParsedKey]] = {}
     for key in adapter.keys:
         if key.part not in SHARED:
@@ -201,7 +203,11 @@ def read_updates(adapter: OpenAdapter, base: BaseModel | None) -> Iterator[Updat
             if key.part != "saved"
         }
         if parts:
-            for update in _built(Group(module, depth, parts, shared), context):
+            parameter = "in_proj_weight" if module in stacked else "weight"
+            # PEFT adds the product to such a projection itself, and then merges it once more.
+            n_times = 2 if keys[0].attention else 1
+            group = Group(module, depth, parts, shared, parameter, n_times)
+            for update in _built(group, context):
                 if update.kind == "experts" and update.name in taken:
                     found = finding("bad_shape", f"Two pairs of factors fit {update.name}.")
                     yield replace(update, delta=None, findings=(*update.findings, found))
@@ -238,7 +244,7 @@ def _regenerated(
         weight = base.get(f"{module}.weight")
         if weight is None or weight.ndim != 2:
             return {}
-        out, inner = weight.shape[::-1] if config.fan_in_fan_out else weight.shape
+        out, inner = weight.shape[::-1] if Context(config, base).turned(module) else weight.shape
         shapes.append((int(out), int(inner)))
     try:
         return regenerated(config, shapes)

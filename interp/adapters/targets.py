@@ -197,7 +197,14 @@ def _about_saved_names(config: AdapterConfig, keys: Sequence[ParsedKey]) -> list
 
 
 def _follows(config: AdapterConfig, module: str, modules: Iterable[str]) -> bool:
-    """Whether PEFT puts factors on an end of the embeddings because the other end has them."""
+    """Whether PEFT puts factors on a module because another one has them.
+
+    That is so of the other end of tied embeddings, and of the output projection inside torch's
+    multi-head attention.
+    """
+    attention = module.removesuffix(".out_proj")
+    if attention != module and attention in modules and targeted(config, attention):
+        return True
     return (
         bool(config.raw.get("ensure_weight_tying"))
         and _ends(module, _TIED_ENDS)

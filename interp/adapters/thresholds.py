@@ -5,7 +5,8 @@ weight matrix; without it, max|ΔW| against the size of weights that language mo
 0.02). Calibration of rho on SmolLM2-135M with adapters of rank 8 on q and v: rho 1e-5 gives a KL
 divergence of 1e-6 at the answer position and identical decoding; 1e-4 gives 1e-4, still
 identical; at 3e-4 five of eight greedy texts stay equal; 1e-3 gives 1e-2; from 1e-2 on, the KL
-is above 0.25 and no text stays equal.
+is above 0.25 and no text stays equal. benchmarks/adapter_calibration.py measures again, with random
+and with trained directions; docs/adapters.md has its table.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ __all__ = [
     "NEGLIGIBLE_RHO",
     "NOISE_KAPPA",
     "NOISE_KAPPA_LEAST",
+    "RECOMPUTED_RHO",
     "SAME_BASE_COSINE",
     "SINGULAR_VALUES_KEPT",
     "VERDICTS",
@@ -61,6 +63,9 @@ NOISE_KAPPA_LEAST: Final = 0.3
 
 COHERENT_KAPPA: Final = 8.0
 """Smallest RMS(B)/√Σlr² seen when gradients keep pointing one way (8 to 10)."""
+
+RECOMPUTED_RHO: Final = 1e-6
+"""Over ‖W‖_F: below it a change is what computing PiSSA's or OLoRA's start anew may be off by."""
 
 SAME_BASE_COSINE: Final = 0.5
 """Cosine of a fine-tuned matrix and its base's, below which they are of two models. Models trained

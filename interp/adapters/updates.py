@@ -30,12 +30,16 @@ class Group:
         depth: nesting of `base_layer`, for parameters wrapped one over another.
         tensors: by part (`lora_A`, `lora_B.bias`, …).
         shared: tensors that all modules share (VeRA, RandLora).
+        parameter: the parameter that the factors change.
+        n_times: how often their product is added.
     """
 
     module: str
     depth: int
     tensors: Mapping[str, torch.Tensor]
     shared: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    parameter: str = "weight"
+    n_times: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,15 @@ class Context:
 
     config: AdapterConfig
     base: BaseModel | None
+
+    def turned(self, module: str) -> bool:
+        """Whether the base stores a module's matrix (in, out), as Conv1D does.
+
+        The base's family says so; where that is not known, the config. PEFT corrects the config as
+        it wraps one module after the other, so that of a model with both kinds it keeps the last.
+        """
+        told = None if self.base is None else self.base.turned(module)
+        return self.config.fan_in_fan_out if told is None else told
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +73,7 @@ class Update:
         starts_zero: whether the part that training has to move from its start has not moved.
         a: factor A (or the like), for its norm.
         b: factor B.
+        zero: the factor that starts at zero: B, or A of embeddings and MiCA.
         rank: rank of the factors.
         scaling: factor before their product.
         magnitude: DoRA's magnitudes, where there are any.
@@ -79,6 +93,7 @@ class Update:
     starts_zero: bool = False
     a: torch.Tensor | None = None
     b: torch.Tensor | None = None
+    zero: Literal["a", "b"] = "b"
     rank: int | None = None
     scaling: float | None = None
     magnitude: torch.Tensor | None = None
@@ -97,13 +112,17 @@ def working(*tensors: torch.Tensor) -> torch.dtype:
 
 
 def layout_of(
-    shape: tuple[int, ...] | None, out: int, inner: int, config: AdapterConfig
+    shape: tuple[int, ...] | None, out: int, inner: int, *, turned: bool
 ) -> Layout | None:
     """How a base stores a matrix of `out` rows and `inner` columns; None if it does not fit.
 
-    Shapes decide where they can; for square matrices, or without a base, the config does.
+    Args:
+        shape: the base's, None where it is not known.
+        out: output features.
+        inner: input features.
+        turned: what holds where the shape does not decide: for square matrices, or without it.
     """
-    usual: Layout = "transposed" if config.fan_in_fan_out else "plain"
+    usual: Layout = "transposed" if turned else "plain"
     if shape is None:
         return usual
     last = tuple(shape[-2:])

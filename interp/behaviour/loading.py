@@ -153,6 +153,9 @@ def read_answer_sets(
     """
     entries = _entries(paths, roster)
     contents = {path: read_answers(path) for path in entries}
+    for path, answers in contents.items():
+        if not answers:
+            raise ResultError(f"{path} holds no answers. Make some with `interp answer`.")
     chosen = _choose_readout(contents, readout)
     index = {item_id: i for i, item_id in enumerate(items.item_id)}
     sets: dict[tuple[str, str], AnswerSet] = {}

@@ -153,6 +153,11 @@ def published_report(
     models = tuple(dict.fromkeys(cell.model for cell in cells))
     having = {cell.ability for cell in cells}
     abilities = tuple(name for name in ABILITIES if name in having)
+    if not abilities:
+        raise ResultError(
+            f"The table has no row for any ability, field 'ability'; expected some of "
+            f"{', '.join(ABILITIES)} beside {RULES}."
+        )
     n = {cell.ability: cell.n for cell in cells}
 
     def printed(model: str, ability: str) -> float:

@@ -66,6 +66,10 @@ class ProbeOutcome:
     correct: NDArray[np.bool_]
 
 
+_SILENT: Final = 0.1
+"""Share of replies without a verdict from which on a report warns."""
+
+
 def behaviour_report(
     items: ItemTable,
     sets: Sequence[AnswerSet],
@@ -86,7 +90,7 @@ def behaviour_report(
         n_permutations: of the cell labels.
 
     Returns:
-        `items`, `seed`, `readout`, `notes` and the tables named in `SECTIONS`.
+        `items`, `seed`, `readout`, `warnings`, `notes` and the tables named in `SECTIONS`.
 
     Raises:
         ResultError: a probe belongs to other items or to a model that is not among the sets.
@@ -121,7 +125,7 @@ def behaviour_report(
         "length_correlation": correlation_rows(items, sets, resampler),
         "axes": _axes(items, resampler, main, toggled, seed, n_permutations),
     }
-    return report | {"notes": _notes(report, items, bool(probes))}
+    return report | {"warnings": _silence(sets), "notes": _notes(report, items, bool(probes))}
 
 
 def _among(answers: AnswerSet, others: Sequence[AnswerSet]) -> bool:
@@ -263,6 +267,20 @@ def _counts(policy: Policy, *sets: AnswerSet) -> NDArray[np.float64]:
     """(n_items,) 1 where an item counts under the policy."""
     kept = [s.present & s.answered if policy == "left_out" else s.present for s in sets]
     return np.asarray(np.stack(kept).all(axis=0), dtype=np.float64)
+
+
+def _silence(sets: Sequence[AnswerSet]) -> list[str]:
+    """Where so many replies have no verdict that what is counted wrong is mostly format."""
+    notes = []
+    for s in sets:
+        asked, silent = int(s.present.sum()), int((s.present & ~s.answered).sum())
+        if silent > _SILENT * asked:
+            notes.append(
+                f"{s.entry.model} ({s.entry.condition}): {silent} of {asked} replies have no "
+                f"verdict. Counted wrong, differences from it measure format as much as knowledge: "
+                f"a probe is right on half of the items by guessing. Look at --readout forced."
+            )
+    return notes
 
 
 def _notes(report: dict[str, Any], items: ItemTable, probed: bool) -> list[str]:

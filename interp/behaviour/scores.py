@@ -87,7 +87,8 @@ def score_set(items: ItemTable, answers: AnswerSet, resampler: Resampler) -> Set
             draws["f1", policy, category] = np.where(  # type: ignore[index]
                 sums[:, total] > 0, (f1[0] + f1[1]) / 2, np.nan
             )
-    if all(ability in n for ability in items.abilities):
+    # The rules exam alone has no average.
+    if items.abilities and all(ability in n for ability in items.abilities):
         n[AVERAGE] = sum(n[a] for a in items.abilities)
         non_answers[AVERAGE] = sum(non_answers[a] for a in items.abilities)
         for metric in METRICS:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from interp.errors import SourceError, did_you_mean
 from interp.files import require_file, sha256_file, sha256_json
 from interp.items import Item
+from interp.prompts import QUESTION as RULE_QUESTION
 from interp.prompts import true_false_messages
 from interp.registry import register_source, split_options
 from interp.sources.avalon.source import PROPORTIONS
@@ -55,7 +56,7 @@ class AvalonBenchSource:
     refuses a file whose counts are not the paper's (section 3.3, table 1).
     """
 
-    version = "1"
+    version = "2"
     license = "the file's own"
     views = ("full", "pov", "no-facts")
 
@@ -87,11 +88,8 @@ class AvalonBenchSource:
         rows = _checked(self.path, self.field_map)
         if self.expect_paper:
             _require_paper(self.path, rows)
-        if view == "pov" and not any("pov_setup" in row.values for row in rows):
-            raise SourceError(
-                f"{self.path} has no projected setups, so it has no view 'pov'. Name their column "
-                f"with --map pov_setup=COLUMN, or take the view full or no-facts."
-            )
+        if view == "pov":
+            _require_projected(self.path, rows)
         setups = {"full": "setup", "pov": "pov_setup"}
         items = tuple(
             Item(
@@ -101,7 +99,7 @@ class AvalonBenchSource:
                     system=RULESET,
                     setup=row.values.get(setups[view]) if view in setups else None,
                     history=row.values.get("history"),
-                    question=QUESTION,
+                    question=RULE_QUESTION if row.values["category"] == _RULES else QUESTION,
                     ground_truth=row.label if self.inject_truth else None,
                 ),
                 label=row.label,
@@ -126,7 +124,7 @@ def _raw_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             lines = csv.DictReader(text.splitlines(keepends=True), strict=True)
             found: Sequence[Any] = list(lines)
         elif suffix == ".jsonl":
-            found = [json.loads(line) for line in text.split("\n") if line.strip()]
+            found = _json_lines(path, text)
         else:
             found = json.loads(text)
     except (UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
@@ -134,11 +132,30 @@ def _raw_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if not isinstance(found, list) or not found:
         raise SourceError(f"{path} holds no rows; expected a list of objects.")
     for number, row in enumerate(found, start=1):
-        if not isinstance(row, dict) or None in row:
+        if not isinstance(row, dict):
+            raise SourceError(f"{path}, row {number}: expected an object; got {row!r:.40}.")
+        if None in row:
             raise SourceError(
-                f"{path}, row {number}: expected one value for every column; got {row!r:.80}."
+                f"{path}, row {number}: more values than the header has columns; the first too "
+                f"many is {row[None][0]!r:.40}."
             )
         yield f"row {number}", row
+
+
+def _json_lines(path: Path, text: str) -> list[Any]:
+    """JSON objects, one a line; numbered like rows, so that a broken one can be found."""
+    found = []
+    for line in text.split("\n"):
+        if not line.strip():
+            continue
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise SourceError(
+                f"{path}, row {len(found) + 1}: not a JSON object ({error.msg}, column "
+                f"{error.colno})."
+            ) from error
+    return found
 
 
 def _columns(path: Path, present: Mapping[str, None], mapped: Mapping[str, str]) -> dict[str, str]:
@@ -212,6 +229,22 @@ def _row(where: str, row: Mapping[str, Any], columns: Mapping[str, str], default
         )
     label = parse_label(values.pop("label"), f"{where}, {columns['label']}")
     return _Row(where, {**values, "category": ability}, label)
+
+
+def _require_projected(path: Path, rows: Sequence[_Row]) -> None:
+    """Every statement about a scenario needs its projected setup; without one it is `no-facts`."""
+    lacking = [
+        row.where
+        for row in rows
+        if row.values["category"] != _RULES and "pov_setup" not in row.values
+    ]
+    if lacking:
+        some = ", ".join(lacking[:_SHOWN]) + (", …" if len(lacking) > _SHOWN else "")
+        raise SourceError(
+            f"{path} has no projected setup, field 'pov_setup', in {len(lacking)} of {len(rows)} "
+            f"rows ({some}), so it has no view 'pov'. Name the column with --map "
+            f"pov_setup=COLUMN, or take the view full or no-facts."
+        )
 
 
 def _require_paper(path: Path, rows: Sequence[_Row]) -> None:

@@ -98,21 +98,41 @@ def _field(record: Any, name: str, where: str) -> Any:
     return record[name]
 
 
+def _text(record: Any, name: str, where: str) -> str:
+    value = _field(record, name, where)
+    if not isinstance(value, str):
+        raise SourceError(f"{where}.{name} is {value!r:.40}; expected text.")
+    return value
+
+
+def _whole(record: Any, name: str, where: str) -> int:
+    value = _field(record, name, where)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SourceError(f"{where}.{name} is {value!r:.40}; expected a whole number.")
+    return value
+
+
+def _records(game: Mapping[str, Any], name: str, file: Path) -> Mapping[str, Any]:
+    records = game.get(name, {})
+    if not isinstance(records, dict):
+        raise SourceError(f"{file}, {name}: expected an object; got {records!r:.40}.")
+    return records
+
+
 def _game_items(file: Path, view: str) -> Iterator[Item]:
     game = _read(file)
     roles: dict[str, str] = {}
-    for key, user in game["users"].items():
+    for key, user in _records(game, "users", file).items():
         where = f"{file}, users.{key}"
-        bare = str(_field(user, "role", where)).split("-")[0]
+        bare = _text(user, "role", where).split("-")[0]
         if bare not in _ROLES:
             raise SourceError(f"{where}.role is {bare!r}; expected {', '.join(_ROLES)}.")
-        roles[str(_field(user, "name", where))] = _ROLES[bare]
-    for key, belief in game.get("beliefs", {}).items():
+        roles[_text(user, "name", where)] = _ROLES[bare]
+    messages = _records(game, "messages", file)
+    for key, belief in _records(game, "beliefs", file).items():
         where = f"{file}, beliefs.{key}"
-        values = {
-            name: _field(belief, name, where)
-            for name in ("player", "about_player", "belief", "quest", "turn")
-        }
+        values = {name: _text(belief, name, where) for name in ("player", "about_player", "belief")}
+        until = (_whole(belief, "quest", where), _whole(belief, "turn", where))
         for name in ("player", "about_player"):
             if values[name] not in roles:
                 raise SourceError(
@@ -125,10 +145,10 @@ def _game_items(file: Path, view: str) -> Iterator[Item]:
             raise SourceError(
                 f"{where}.belief is {said!r}; expected {', '.join([*_ROLES, *_SIDES, _NO_BELIEF])}."
             )
-        history = _chat(game["messages"], (values["quest"], values["turn"]), file)
+        history = _chat(messages, until, file)
         for level in ("role", "faction"):
             if level == "faction" or said in _ROLES:
-                yield _item(file.stem, key, values, level, roles, history, view)
+                yield _item(file.stem, key, values, until, level, roles, history, view)
 
 
 def _chat(messages: Mapping[str, Any], until: tuple[int, int], file: Path) -> str:
@@ -140,8 +160,8 @@ def _chat(messages: Mapping[str, Any], until: tuple[int, int], file: Path) -> st
     lines: list[tuple[bool, str]] = []
     for key, message in messages.items():
         where = f"{file}, messages.{key}"
-        when = (_field(message, "quest", where), _field(message, "turn", where))
-        player, text = _field(message, "player", where), str(_field(message, "msg", where))
+        when = (_whole(message, "quest", where), _whole(message, "turn", where))
+        player, text = _text(message, "player", where), _text(message, "msg", where)
         outcome = player == "system" and "proposed a party" not in text
         if when < until or (when == until and not outcome):
             lines.append((outcome, f"{player}: {text}"))
@@ -153,7 +173,8 @@ def _chat(messages: Mapping[str, Any], until: tuple[int, int], file: Path) -> st
 def _item(
     game: str,
     number: str,
-    belief: Mapping[str, Any],
+    belief: Mapping[str, str],
+    when: tuple[int, int],
     level: str,
     roles: Mapping[str, str],
     history: str,
@@ -185,8 +206,8 @@ def _item(
             "claim": {"op": level, "seat": about, level: value},
             "believer": believer,
             "roles": dict(roles),
-            "quest": belief["quest"],
-            "turn": belief["turn"],
+            "quest": when[0],
+            "turn": when[1],
         },
     )
 

@@ -1,0 +1,57 @@
+"""Is a folder a finished run of these settings, an unfinished one, or something else?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from activations.cache import manifest_differences, refuse_mismatch
+from interp.errors import ResultError
+from interp.files import read_json
+from interp.records import RunRecord, read_run
+
+__all__ = ["CONFIG", "finished_run"]
+
+CONFIG: Final = "config.json"
+"""The resolved settings of a run, written before anything else."""
+
+
+def finished_run(
+    folder: Path,
+    settings: Mapping[str, Any],
+    *,
+    source: Mapping[str, Any] | None = None,
+    weights: str | None = None,
+) -> RunRecord | None:
+    """The record of a finished run in `folder`; None if there is an unfinished one, or nothing.
+
+    Args:
+        folder: of the run.
+        settings: what its `config.json` must hold.
+        source: the described items that it must have been made of; None leaves them unchecked.
+        weights: digest of the model's weights; None likewise.
+
+    Raises:
+        CacheError: the folder holds a run of other settings, items or weights.
+        ResultError: the folder holds files that are not a run.
+    """
+    if not (folder / CONFIG).exists():
+        if folder.exists() and any(folder.iterdir()):
+            raise ResultError(
+                f"{folder} is not empty and holds no run. Give a new or an empty folder as --out."
+            )
+        return None
+    found = read_json(folder / CONFIG, "the configuration of a run")
+    refuse_mismatch(folder, manifest_differences(found, settings))
+    if not (folder / "run.json").exists():
+        return None
+    record = read_run(folder)
+    differences = []
+    if source is not None:
+        differences += manifest_differences({"source": record.source}, {"source": source})
+    if weights is not None:
+        was = {"model": {"weights": record.model["weights"]}}
+        differences += manifest_differences(was, {"model": {"weights": weights}})
+    refuse_mismatch(folder, differences)
+    return record
