@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from activations.hf import HFBackend
+from interp.adapters.config import read_config
+from interp.adapters.targets import targeted
 from interp.adapters.tensors import open_tensors
 from interp.errors import ModelError
 from interp.files import sha256_file, sha256_json
@@ -75,8 +77,9 @@ def adapted(backend: HFBackend, path: Path) -> Iterator[HFBackend]:
         path: PEFT adapter folder, with safetensors or a `.bin`.
 
     Raises:
-        ModelError: peft is not installed, the folder is no adapter of this model, or some of its
-            tensors do not match the model; these are named.
+        ModelError: peft is not installed, the folder is no adapter of this model, some of its
+            tensors do not match the model (these are named), or accelerate keeps weights elsewhere
+            than where they are used.
     """
     if not _peft_is_there():
         raise ModelError(
@@ -85,8 +88,16 @@ def adapted(backend: HFBackend, path: Path) -> Iterator[HFBackend]:
     digest = adapter_sha256(path)
     names = _tensor_names(path)  # before anything else reads the file
     model = backend.model
+    if any(parameter.device.type == "meta" for parameter in model.parameters()):
+        # PEFT would dispatch the model anew, and leave it without weights at the end.
+        raise ModelError(
+            f"The adapter {path} cannot be attached while some weights of {backend.model_id} are "
+            f"kept away from the device that runs them (on disk, or in memory beside a GPU). Use a "
+            f"--device-map whose devices hold the whole model, or merge the adapter into it first."
+        )
     modules = dict(model.named_modules())
     trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    kept = _rewritten_weights(model, path)
     try:
         with _attached(model, path, backend.model_id) as wrapped:
             _require_all_tensors(wrapped, names, path, backend.model_id)
@@ -108,6 +119,24 @@ def adapted(backend: HFBackend, path: Path) -> Iterator[HFBackend]:
                 modules[parent]._modules[child] = module
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(trained[name])
+            if name in kept:
+                parameter.data = kept[name]
+
+
+def _rewritten_weights(model: Any, path: Path) -> dict[str, torch.Tensor]:
+    """Copies of the weights that attaching an adapter takes something out of, by name.
+
+    Initialisations such as PiSSA and OLoRA are run again on load: they replace the base's weights,
+    some of them in place, and PEFT does not put them back.
+    """
+    config, _ = read_config(path / _CONFIG)
+    if config is None or not (config.rewrites_base or config.unknown_init):
+        return {}
+    return {
+        name: parameter.detach().clone()
+        for name, parameter in model.named_parameters()
+        if name.endswith(".weight") and targeted(config, name.removesuffix(".weight")) is not False
+    }
 
 
 def require_effect(backend: HFBackend, path: Path, ids: Sequence[int]) -> None:

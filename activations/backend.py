@@ -145,12 +145,14 @@ class SharedPrefix:
         n_tokens: tokens of the prefix.
         resid_norm: (n_layers, n_tokens) norms of `resid_post`, on the CPU.
         ragged: whether sequences of unequal length may go on after it in `prefill` and `generate`.
+        read_once: whether `capture_after` reads it once for a whole batch, and not once a sequence.
     """
 
     state: Any
     n_tokens: int
     resid_norm: Tensor
     ragged: bool = True
+    read_once: bool = False
 
 
 class ModelBackend(Protocol):

@@ -26,6 +26,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 from activations.hooks import hidden_of, with_hidden
+from activations.kept import lend_apart
 
 __all__ = [
     "TILE_TOKENS",
@@ -58,6 +59,9 @@ class Branches:
         trimmed: whether the last block leaves out what no logit needs. Its output is then zero but
             at the last token.
         tile_tokens: tokens that a block runs at once.
+        vectors: (n_branches, d_model) unit norm; None takes no projection out.
+        shares: (n_branches, n_items) of the stream's projection on the branch's vector that is
+            taken out before the shift is added.
     """
 
     layers: Sequence[int]
@@ -65,6 +69,8 @@ class Branches:
     every: bool = False
     trimmed: bool = True
     tile_tokens: int = TILE_TOKENS
+    vectors: Tensor | None = None
+    shares: Tensor | None = None
 
 
 def why_not_branchable(model: Any) -> str | None:
@@ -83,16 +89,9 @@ class _Run:
         self.collecting = False
         self.earlier: tuple[Tensor, Tensor] | None = None
 
-    def lend(self, layer: Any) -> Any:
-        """A cache layer that hands new keys and values back, and says where the kept ones are."""
-        lent = copy.copy(layer)
-
-        def update(keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-            self.keys, self.values = layer.keys, layer.values
-            return keys, values
-
-        lent.update = update
-        return lent
+    def tell(self, keys: Tensor, values: Tensor) -> None:
+        """Say where the kept keys and values of the layer are that runs next."""
+        self.keys, self.values = keys, values
 
     def attend(
         self,
@@ -195,15 +194,14 @@ def branching(model: Any, blocks: nn.ModuleList, state: Any, branches: Branches)
     n_items = branches.shifts.shape[1]
     run = _Run(n_items)
     lent = copy.copy(state)
-    lent.layers = [run.lend(layer) for layer in state.layers]
+    lent.layers = [lend_apart(layer, run.tell) for layer in state.layers]
     config = model.config.get_text_config(decoder=True)
     implementation = config._attn_implementation
     with ExitStack() as stack:
         for layer, block in enumerate(blocks):
             first = [index for index, at in enumerate(branches.layers) if at == layer]
             if first:
-                shifts = branches.shifts[first[0] : first[-1] + 1]
-                join = _join(shifts, branches.every)
+                join = _join(branches, slice(first[0], first[-1] + 1))
                 stack.callback(block.register_forward_hook(join, prepend=True).remove)
             trimmed = branches.trimmed and layer == len(blocks) - 1
             tiled = _tiled(block.forward, run, branches.tile_tokens, trimmed=trimmed)
@@ -215,16 +213,25 @@ def branching(model: Any, blocks: nn.ModuleList, state: Any, branches: Branches)
         yield lent
 
 
-def _join(shifts: Tensor, every: bool) -> Callable[[nn.Module, Any, object], object]:
+def _join(branches: Branches, part: slice) -> Callable[[nn.Module, Any, object], object]:
+    """A hook that appends the branches that leave the unchanged run here."""
+    shifts = branches.shifts[part]
+    n_branches, n_items, _ = shifts.shape
+
     def hook(_module: nn.Module, _args: Any, output: object) -> object:
         hidden = hidden_of(output)
-        n_branches, n_items, _ = shifts.shape
         joining = hidden[:n_items].repeat(n_branches, 1, 1)
-        moved = shifts.to(hidden.device).flatten(0, 1).to(hidden.dtype)
-        if every:
-            joining += moved[:, None]
+        changed = joining if branches.every else joining[:, :1]
+        moved = shifts.to(hidden.device).flatten(0, 1)[:, None]
+        if branches.vectors is None or branches.shares is None:
+            changed += moved.to(hidden.dtype)
         else:
-            joining[:, 0] += moved
+            # Rounded once, so that a projection taken out is gone as far as the dtype allows.
+            vectors = branches.vectors[part].to(hidden.device).repeat_interleave(n_items, dim=0)
+            shares = branches.shares[part].to(hidden.device).reshape(-1, 1, 1)
+            exact = changed.to(torch.promote_types(hidden.dtype, torch.float32))
+            along = exact @ vectors.to(exact.dtype)[:, :, None]
+            changed.copy_(exact + moved - shares * along * vectors[:, None])
         return with_hidden(output, torch.cat([hidden, joining]))
 
     return hook

@@ -11,19 +11,24 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from activations.backend import Capture, Prompt
 from activations.compression import load_filters, write_compressed
-from activations.layout import FORMAT, SCHEMA_VERSION, create_file, sharing_text
-from interp.errors import CacheError
+from activations.layout import DATASETS, FORMAT, SCHEMA_VERSION, create_file, sharing_text
+from activations.manifests import flat, manifest_differences, refuse_mismatch
+from interp.errors import CacheError, DamagedCacheError
 from interp.files import new_file, partial_path, require_file
-from interp.items import Item, item_from_record
+from interp.items import Item, item_from_record, items_sha256
 from interp.vocabulary import Compression, Store
+
+if TYPE_CHECKING:
+    import torch
+
+    from activations.backend import Capture, Prompt
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -41,42 +46,6 @@ _OPEN_ERRORS: Final = (OSError, KeyError, RuntimeError, ValueError)
 def _locking(wanted: bool) -> str | bool:
     """What h5py calls it; where a file system has no locks at all, it goes on without."""
     return "best-effort" if wanted else False
-
-
-def flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Leaves of nested mappings with dotted names."""
-    for name, entry in value.items():
-        if isinstance(entry, Mapping):
-            yield from flat(entry, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", entry
-
-
-def manifest_differences(
-    found: Mapping[str, Any], expected: Mapping[str, Any], ignore: Sequence[str] = ()
-) -> list[str]:
-    """One line a field that differs: `name: file has …, this run has …`.
-
-    Args:
-        found: the file's manifest.
-        expected: this run's manifest.
-        ignore: top-level fields that may differ.
-    """
-    first, second = dict(flat(found)), dict(flat(expected))
-    return [
-        f"{name}: the file has {first.get(name)!r}, this run has {second.get(name)!r}"
-        for name in sorted({*first, *second})
-        if name.split(".")[0] not in ignore and first.get(name) != second.get(name)
-    ]
-
-
-def refuse_mismatch(path: Path, differences: Sequence[str]) -> None:
-    """Raise `CacheError` naming the differing fields, if there are any."""
-    if differences:
-        raise CacheError(
-            f"{path} holds the results of another model, source or setting and is left as it is. "
-            f"Fields that differ: {'; '.join(differences)}. Choose another --out, or remove it."
-        )
 
 
 class ActivationCache:
@@ -104,7 +73,8 @@ class ActivationCache:
             file_locking: False for a file system on which locks fail or hang.
 
         Raises:
-            CacheError: missing, not one of ours, truncated, of another schema, or unfinished.
+            DamagedCacheError: truncated, or lacks a part.
+            CacheError: missing, not one of ours, of another schema, or unfinished.
         """
         if not path.exists() and partial_path(path).exists():
             raise CacheError(
@@ -116,7 +86,8 @@ class ActivationCache:
             # Without HDF5's chunk cache a layer is read straight into its array: half the time.
             file = h5py.File(path, "r", locking=_locking(file_locking), rdcc_nbytes=0)
         except _OPEN_ERRORS as error:
-            raise CacheError(
+            locked = isinstance(error, BlockingIOError)
+            raise (CacheError if locked else DamagedCacheError)(
                 f"{path} is not a readable HDF5 file ({error}). It may be truncated, or being "
                 f"written to; expected an activation cache made by `interp extract`."
             ) from error
@@ -131,6 +102,13 @@ class ActivationCache:
                     f"{path} has schema version {file.attrs['schema_version']}; this version reads "
                     f"{SCHEMA_VERSION}. Extract again."
                 )
+            n_items = len(file["resid_post"])
+            other = [name for name in DATASETS if name not in file or len(file[name]) != n_items]
+            if other:
+                raise DamagedCacheError(
+                    f"{path} is a damaged activation cache: {', '.join(other)} missing or of "
+                    f"another length than resid_post ({n_items}). Extract again."
+                )
             load_filters(file)
             cache = cls(path, file)
             if not allow_unfinished and not cache.done.all():
@@ -142,7 +120,7 @@ class ActivationCache:
             raise
         except _OPEN_ERRORS as error:
             file.close()
-            raise CacheError(f"{path} is a damaged activation cache ({error}).") from error
+            raise DamagedCacheError(f"{path} is a damaged activation cache ({error}).") from error
         return cache
 
     def __enter__(self) -> ActivationCache:
@@ -235,6 +213,12 @@ class ActivationCache:
         """
         self.require_layer(layer)
         return np.asarray(self._file["resid_post"][:, layer, :], dtype=np.float32)
+
+    def tensor(self, layer: int) -> torch.Tensor:
+        """(n_items, d_model): `resid_post(layer)` as a torch tensor, float32 on the CPU."""
+        import torch
+
+        return torch.from_numpy(self.resid_post(layer))
 
     def require_layer(self, layer: int) -> None:
         """Raise `CacheError` unless 0 <= layer < n_layers."""
@@ -370,12 +354,15 @@ class CacheWriter:
             partial_path(self.path).replace(self.path)
         else:
             write_compressed(self._file, self.path)
-            partial_path(self.path).unlink()
+            partial_path(self.path).unlink(missing_ok=True)
         self._file.close()
 
 
 def verify(cache: ActivationCache) -> list[str]:
-    """Faults of an open cache, one line each; empty when every row is written and finite."""
+    """Faults of an open cache, one line each.
+
+    There are none when every row is written and finite and the items are those of the manifest.
+    """
     faults = []
     unfinished = int((~cache.done).sum())
     if unfinished:
@@ -396,4 +383,13 @@ def verify(cache: ActivationCache) -> list[str]:
         faults.append("resid_norm: some written rows are not finite")
     if len(set(cache.item_id)) < cache.n_items:
         faults.append("item ids are not unique")
+    items = cache.items()
+    for name in ("item_id", "group_id", "category"):
+        if tuple(getattr(item, name) for item in items) != getattr(cache, name):
+            faults.append(f"{name} differs from what the items say")
+    labels = [-1 if item.label is None else int(item.label) for item in items]
+    if labels != cache.label.tolist():
+        faults.append("label differs from what the items say")
+    if cache.manifest["source"].get("items_sha256") not in (None, items_sha256(items)):
+        faults.append("the items are not those of the manifest")
     return faults

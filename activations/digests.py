@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ from torch import nn
 from activations.spec import ModelSpec
 from interp.files import sha256_file, sha256_json
 
-__all__ = ["parameters_sha256", "weights_sha256"]
+__all__ = ["identity", "parameters_sha256", "weights_sha256"]
 
 _WEIGHT_FILES: Final = ("*.safetensors", "*.bin", "config.json", "generation_config.json")
 
@@ -35,3 +35,16 @@ def parameters_sha256(model: nn.Module) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+def identity(model: Any, tokenizer: Any) -> dict[str, Any]:
+    """What the numbers depend on beside the weights: text to ids, number type, attention."""
+    template = tokenizer.chat_template
+    quantized = getattr(model.config, "quantization_config", None)
+    return {
+        "tokenizer": sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest(),
+        "chat_template": None if template is None else sha256(str(template).encode()).hexdigest(),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "attn_implementation": model.config._attn_implementation,
+        "quantization": None if quantized is None else quantized.to_dict(),
+    }

@@ -14,9 +14,11 @@ from activations.backend import ModelBackend, VerdictIds
 from activations.background import writing
 from activations.batches import BATCH_TOKENS
 from activations.cache import ActivationCache, CacheWriter, manifest_differences, refuse_mismatch
+from activations.captures import relative
 from activations.compression import require_compression
-from activations.passes import Reading, capture_plain, plan_sharing, relative, run_passes
+from activations.passes import Reading, capture_plain, plan_sharing, run_passes
 from interp.errors import ModelError
+from interp.files import partial_path
 from interp.items import Item
 from interp.prompts import ANSWER_STUB
 from interp.records import package_versions
@@ -112,6 +114,8 @@ def extract(
         if differences:
             cache.close()
         refuse_mismatch(path, differences)
+        # Left by a run that was killed when it had just put the compressed file in its place.
+        partial_path(path).unlink(missing_ok=True)
         progress(len(items))
         return cache
     reading = Reading(

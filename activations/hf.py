@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from hashlib import sha256
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -14,11 +14,12 @@ from torch import Tensor
 
 from activations.backend import Capture, Edit, Prefix, Prompt, SharedPrefix, VerdictIds
 from activations.captures import record
-from activations.digests import parameters_sha256
+from activations.digests import identity, parameters_sha256
 from activations.greedy import greedy_continuations, stop_ids_of
-from activations.hooks import edited, find_blocks, observed
+from activations.hooks import edited, find_blocks, input_device, observed
 from activations.kept import keeps_all, lend, repeat, why_not_continuable, why_not_lendable
-from activations.tokens import PaddedBatch, pad, tokenize, verdict_ids
+from activations.packed import UnpackableError, capture_packed, in_rows, why_not_packable
+from activations.tokens import PaddedBatch, pad, require_room, tokenize, verdict_ids
 from interp.errors import ModelError, SharingError
 from interp.items import Item
 from interp.vocabulary import Library
@@ -31,8 +32,9 @@ class HFBackend:
 
     Batches are padded on the right without an attention mask where nothing is generated: a causal
     model never looks ahead, so the padding changes nothing, and the pass is faster without a
-    mask. `padding="left"` pads on the left with a mask and explicit positions; the result is the
-    same up to rounding.
+    mask. Captures on a CPU have no padding at all where the model can do without (see
+    `activations.packed`). `padding="left"` pads on the left with a mask and explicit positions; the
+    result is the same up to rounding.
     """
 
     def __init__(
@@ -73,6 +75,8 @@ class HFBackend:
         self._cache_name = "cache" if "cache" in self._parameters else "past_key_values"
         text_config = model.config.get_text_config(decoder=True)
         self._d_model = int(text_config.hidden_size)
+        # (n, seq) of bool, which columns are tokens; while a packed pass runs.
+        self.packed: list[Tensor] = []
 
     @property
     def library(self) -> Library:
@@ -97,50 +101,28 @@ class HFBackend:
     @property
     def device(self) -> torch.device:
         """Where token ids go: the device of the input embedding."""
-        embedding = self.model.get_input_embeddings()
-        # Weights that accelerate keeps elsewhere come to this device when they are needed.
-        elsewhere = getattr(getattr(embedding, "_hf_hook", None), "execution_device", None)
-        if elsewhere is not None:
-            return torch.device(elsewhere)
-        weight: Tensor = embedding.weight
-        return weight.device
+        return input_device(self.model)
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Identity of everything in the model that the numbers depend on."""
         if self._weights is None:
             self._weights = parameters_sha256(self.model)
-        template = self.tokenizer.chat_template
-        quantized = getattr(self.model.config, "quantization_config", None)
         return {
             "model_id": self._model_id,
             "revision": self._revision,
             "weights": self._weights,
             "adapter": self._adapter,
-            "tokenizer": sha256(self.tokenizer.backend_tokenizer.to_str().encode()).hexdigest(),
-            "chat_template": None
-            if template is None
-            else sha256(str(template).encode()).hexdigest(),
             "template_args": self.template_args,
-            "dtype": str(self.model.dtype).removeprefix("torch."),
-            "attn_implementation": self.model.config._attn_implementation,
-            "quantization": None if quantized is None else quantized.to_dict(),
+            **identity(self.model, self.tokenizer),
         }
 
     def tokenize(self, items: Sequence[Item]) -> tuple[Prompt, ...]:
         """See `activations.tokens.tokenize`; a prompt that the model cannot take is an error."""
         prompts = tokenize(self.tokenizer, items, self.template_args)
         for prompt in prompts:
-            self._require_room(len(prompt.ids_with_stub), f"Item {prompt.item_id!r}: the prompt")
+            what = f"Item {prompt.item_id!r}: the prompt"
+            require_room(self.model, self._model_id, len(prompt.ids_with_stub), what)
         return prompts
-
-    def _require_room(self, n_tokens: int, what: str) -> None:
-        text_config = self.model.config.get_text_config(decoder=True)
-        limit = getattr(text_config, "max_position_embeddings", None)
-        if limit is not None and n_tokens > limit:
-            raise ModelError(
-                f"{what} has {n_tokens} tokens; {self._model_id} takes at most {limit}. Use a "
-                f"shorter prompt, fewer new tokens or another model."
-            )
 
     def verdict_ids(self, prompts: Sequence[Prompt]) -> VerdictIds:
         """See `activations.tokens.verdict_ids`."""
@@ -205,14 +187,38 @@ class HFBackend:
         batch = pad(sequences, self.padding, self.device)
         # The first token is left out of the norms: it holds the attention sink.
         counted = batch.is_token & (batch.position_ids > 0)
-        return record(
-            self.observed,
-            batch.starts + torch.tensor(positions, device=self.device),
-            counted,
-            torch.empty(self.n_layers, 0),
-            self.d_model,
-            lambda: self._plain_pass(batch, logit_ids),
-        )
+        return self._captured(batch, positions, counted, logit_ids)
+
+    @cached_property
+    def padded_because(self) -> str | None:
+        """Why captures are padded and not packed; None where they are packed."""
+        return why_not_packable(self, self._parameters)
+
+    def _captured(
+        self,
+        batch: PaddedBatch,
+        positions: Sequence[int],
+        counted: Tensor,
+        logit_ids: Sequence[int],
+        prefix: SharedPrefix | None = None,
+    ) -> Capture:
+        """One captured pass, packed where the model can; see `activations.captures.record`."""
+        columns = batch.starts + torch.tensor(positions, device=self.device)
+        if self.padded_because is None:
+            try:
+                return capture_packed(self, batch, columns, counted, logit_ids, prefix)
+            except UnpackableError as reason:
+                self.padded_because = str(reason)
+
+        def run() -> Tensor:
+            if prefix is None:
+                return self._plain_pass(batch, logit_ids)
+            shifted = replace(batch, position_ids=batch.position_ids + prefix.n_tokens)
+            kept = {self._cache_name: lend(prefix.state, len(batch.ids))}
+            return self._logits_at(shifted, batch.lengths - 1, logit_ids, use_cache=True, **kept)
+
+        before = torch.empty(self.n_layers, 0) if prefix is None else prefix.resid_norm[:, 1:]
+        return record(self.observed, columns, counted, before, self.d_model, run)
 
     @torch.inference_mode()
     def share_prefix(self, ids: Sequence[int]) -> SharedPrefix:
@@ -234,7 +240,11 @@ class HFBackend:
             raise SharingError(
                 f"Prefixes cannot be shared by {type(self.model).__name__}: {reason}."
             )
-        return SharedPrefix(cache, len(ids), norms, ragged=keeps_all(cache, len(ids)))
+        return SharedPrefix(
+            *(cache, len(ids), norms),
+            ragged=keeps_all(cache, len(ids)),
+            read_once=self.padded_because is None,
+        )
 
     @torch.inference_mode()
     def capture_after(
@@ -253,25 +263,11 @@ class HFBackend:
             logit_ids: vocabulary ids whose logits are wanted.
         """
         batch = pad(suffixes, "right", self.device)
-        shifted = replace(batch, position_ids=batch.position_ids + prefix.n_tokens)
-        return record(
-            self.observed,
-            torch.tensor(positions, device=self.device),
-            batch.is_token,
-            prefix.resid_norm[:, 1:],
-            self.d_model,
-            lambda: self._logits_at(
-                shifted,
-                batch.lengths - 1,
-                logit_ids,
-                use_cache=True,
-                **{self._cache_name: lend(prefix.state, len(suffixes))},
-            ),
-        )
+        return self._captured(batch, positions, batch.is_token, logit_ids, prefix)
 
     def intervene(self, edits: Sequence[Edit]) -> AbstractContextManager[None]:
         """Apply edits to every forward pass inside the context; see `activations.hooks.edited`."""
-        return edited(self.blocks, edits)
+        return edited(self.blocks, [in_rows(edit, self.packed) for edit in edits])
 
     @torch.inference_mode()
     def logits(self, sequences: Sequence[Sequence[int]], logit_ids: Sequence[int]) -> Tensor:
@@ -366,7 +362,8 @@ class HFBackend:
     ) -> tuple[tuple[int, ...], ...]:
         """Greedy continuations, cut before the first end-of-turn token; `after` as in `prefill`."""
         longest = max(len(sequence) for sequence in sequences)
-        self._require_room(longest + max_new_tokens, "A prompt with its answer")
+        n_tokens = longest + max_new_tokens
+        require_room(self.model, self._model_id, n_tokens, "A prompt with its answer")
         batch = pad(sequences, "left", self.device)
         output = self._start(batch, after)
         ids, positions = batch.ids, batch.position_ids

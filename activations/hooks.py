@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from activations.backend import Edit
@@ -16,6 +17,7 @@ __all__ = [
     "edited",
     "find_blocks",
     "hidden_of",
+    "input_device",
     "observed",
     "require_layers",
     "with_hidden",
@@ -49,6 +51,17 @@ def find_blocks(model: nn.Module) -> nn.ModuleList:
             f"({', '.join(name for name, _ in outermost)}); expected one."
         )
     return outermost[0][1]
+
+
+def input_device(model: Any) -> torch.device:
+    """Where token ids go: the device of the input embedding."""
+    embedding = model.get_input_embeddings()
+    # Weights that accelerate keeps elsewhere come to this device when they are needed.
+    elsewhere = getattr(getattr(embedding, "_hf_hook", None), "execution_device", None)
+    if elsewhere is not None:
+        return torch.device(elsewhere)
+    weight: Tensor = embedding.weight
+    return weight.device
 
 
 def hidden_of(output: object) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -12,7 +13,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from activations.tokens import PaddedBatch
 from interp.errors import ModelError
 
-__all__ = ["keeps_all", "lend", "repeat", "why_not_continuable", "why_not_lendable"]
+__all__ = ["keeps_all", "lend", "lend_apart", "repeat", "why_not_continuable", "why_not_lendable"]
 
 # Their `update` makes new tensors and nothing else; a subclass may keep more than that.
 _LENDABLE: Final = (DynamicLayer, DynamicSlidingWindowLayer)
@@ -72,6 +73,23 @@ def _lend_layer(layer: Any, n: int) -> Any:
         # On a copy, which is forgotten: the layer stays as long as the prefix.
         result: tuple[Tensor, Tensor] = kind.update(copy.copy(lent), keys, values, *args, **kwargs)
         return result
+
+    lent.update = update
+    return lent
+
+
+def lend_apart(layer: Any, tell: Callable[[Tensor, Tensor], None]) -> Any:
+    """A cache layer that hands new keys and values back as they are.
+
+    Args:
+        layer: left as it is.
+        tell: called with the kept keys and values, before the attention that should see them.
+    """
+    lent = copy.copy(layer)
+
+    def update(keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        tell(layer.keys, layer.values)
+        return keys, values
 
     lent.update = update
     return lent

@@ -13,11 +13,15 @@ import numpy as np
 from interp.items import Item, item_to_record
 from interp.vocabulary import Store
 
-__all__ = ["FORMAT", "ROWS_PER_CHUNK", "SCHEMA_VERSION", "create_file", "sharing_text"]
+__all__ = ["DATASETS", "FORMAT", "ROWS_PER_CHUNK", "SCHEMA_VERSION", "create_file", "sharing_text"]
 
 SCHEMA_VERSION: Final = 1
 FORMAT: Final = "interp activation cache"
 ROWS_PER_CHUNK: Final = 64
+DATASETS: Final = (
+    *("resid_post", "resid_pre0", "answer_logits", "resid_norm"),
+    *("item_id", "group_id", "category", "item", "label", "n_tokens", "done"),
+)
 _LABELS: Final = {True: 1, False: 0, None: -1}
 _SHARING_BYTES: Final = 1024
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from activations.backend import Capture, ModelBackend, Prompt, SharedPrefix
 from activations.batches import Halvings, plan_batches, run_batches
+from activations.captures import relative, tolerance_of
 from activations.sharing import PrefixGroup, find_groups, row_cost
 from interp.errors import SharingError
 
@@ -18,17 +19,11 @@ __all__ = [
     "SharingPlan",
     "capture_plain",
     "plan_sharing",
-    "relative",
     "run_passes",
     "run_plan",
 ]
 
 T = TypeVar("T")
-
-_TOLERANCE: Final = {"float32": 1e-4}
-"""Largest relative difference that counts as rounding; lower precision gets `_ROUGH`."""
-
-_ROUGH: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +113,6 @@ def _share(backend: ModelBackend, reading: Reading, group: PrefixGroup) -> Share
     return prefix
 
 
-def relative(got: torch.Tensor, expected: torch.Tensor) -> float:
-    """Largest ‖got − expected‖ / ‖expected‖ over the layers of (n_layers, d_model)."""
-    size = expected.norm(dim=1).clamp(min=torch.finfo(torch.float32).tiny)
-    return float(((got - expected).norm(dim=1) / size).max())
-
-
 def plan_sharing(
     backend: ModelBackend,
     reading: Reading,
@@ -181,7 +170,7 @@ def _fault(
     shared = _capture_after(backend, reading, prefix, [row]).resid_post[0]
     alone = capture_plain(backend, reading, [row]).resid_post[0]
     difference = relative(shared, alone)
-    tolerance = _TOLERANCE.get(backend.fingerprint()["dtype"], _ROUGH)
+    tolerance = tolerance_of(backend.fingerprint()["dtype"])
     # A difference that is not a number is an overflow, which the run itself will report.
     if difference > tolerance:
         reason = (
@@ -257,13 +246,12 @@ def run_plan(
             continue
         prefix = _share(backend, reading, group)
         own = {row: reading.length(row) + more - group.length for row in group.rows}
+        copied = 0 if prefix.read_once and not aligned else group.length
         parts = [group.rows] if prefix.ragged or not aligned else _by_length(group.rows, own)
         batches = [
             batch
             for rows in parts
-            for batch in _batches(
-                rows, [row_cost(own[row], group.length) for row in rows], batch_tokens
-            )
+            for batch in _batches(rows, [row_cost(own[row], copied) for row in rows], batch_tokens)
         ]
         yield from run_batches(
             _left(batches, pending),

@@ -19,6 +19,7 @@ __all__ = [
     "PaddedBatch",
     "pad",
     "render",
+    "require_room",
     "require_template_args",
     "tokenize",
     "verdict_ids",
@@ -143,6 +144,17 @@ def _end(text: str, spans: Sequence[tuple[int, int]], item: Item) -> int | None:
         return None
     last = start + len(item.statement) - 1
     return max((index for index, (a, b) in enumerate(spans) if a <= last < b), default=None)
+
+
+def require_room(model: Any, model_id: str, n_tokens: int, what: str) -> None:
+    """Raise `ModelError` unless a model has positions for `n_tokens`; `what` has them."""
+    text_config = model.config.get_text_config(decoder=True)
+    limit = getattr(text_config, "max_position_embeddings", None)
+    if limit is not None and n_tokens > limit:
+        raise ModelError(
+            f"{what} has {n_tokens} tokens; {model_id} takes at most {limit}. Use a "
+            f"shorter prompt, fewer new tokens or another model."
+        )
 
 
 def verdict_ids(tokenizer: Any, prompts: Sequence[Prompt]) -> VerdictIds:

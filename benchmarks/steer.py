@@ -22,7 +22,6 @@ from activations.reuse import branch_logits, keep_residuals, resumed_logits
 from interp import load_items, open_source
 
 REPETITIONS: Final = 3
-ROWS_TOKENS: Final = 1280
 PLAIN_CELLS: Final = 2
 
 Ids = tuple[int, ...]
@@ -57,20 +56,11 @@ def branched(
     shared: Any = None,
 ) -> torch.Tensor:
     """(n_cells, n_items, 2), one item after the other."""
-    step, items = max(1, ROWS_TOKENS // (1 + len(stub))), []
+    branches = Branches(layers, shifts[:, None])
+    items = []
     for prompt in prompts:
         kept = backend.prefill([prompt[:-1]], shared)
-        parts = [
-            branch_logits(
-                backend,
-                kept,
-                [prompt[-1:] + stub],
-                ids,
-                Branches(layers[at : at + step], shifts[at : at + step, None]),
-            )[1:]
-            for at in range(0, len(layers), step)
-        ]
-        items.append(torch.cat(parts))
+        items.append(branch_logits(backend, kept, [prompt[-1:] + stub], ids, branches)[1:])
     return torch.cat(items, dim=1)
 
 
@@ -81,7 +71,10 @@ def last_prompt(backend: HFBackend, prompts: Sequence[Ids], stub: Ids, ids: Ids,
     generator = torch.Generator().manual_seed(0)
     shifts = torch.randn(len(layers), backend.d_model, generator=generator)
     seq = 1 + len(stub)
-    work = (length + len(stub)) * blocks + seq * sum(blocks - 1 - layer for layer in layers)
+    # In the last block one token of a cell is enough, and beside it keys and values of the others,
+    # which are left out here as everything else is.
+    above = sum(seq * (blocks - 2 - layer) + 1 for layer in layers if layer < blocks - 1)
+    work = (length + len(stub)) * blocks + above
     bound = (length + len(stub)) * blocks * len(layers) / work
     seconds: dict[str, list[float]] = {"plain": [], "once": []}
     gap = 0.0

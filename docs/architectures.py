@@ -23,8 +23,8 @@ run alone and unpadded under independent hooks, with `output_hidden_states` (all
 last, which transformers gives after the final norm), and with the logits of the last token.
 "Equal" is a largest relative difference below {tolerance:.0e} in float32.
 
-| family | configuration | captures | padded left | shared prefix | steering |
-|---|---|---|---|---|---|
+| family | configuration | captures | padded left | shared prefix | steering | packed |
+|---|---|---|---|---|---|---|
 """
 
 FOOT = """
@@ -40,6 +40,11 @@ What the words mean in use:
 - **not possible** for steering: the same; steering then runs every cell from the first token and
   says so. (Qwen3-Next would continue rightly; Jamba, with the same kind of state, would be wrong by
   100%, so neither is continued.)
+
+- **packed** (on a CPU): sequences are run one after another in one row, so that no padding is run,
+  and a shared prefix is attended to once for a whole batch. "No": they are padded (attention
+  windows, biases, sinks or caps, attention that transformers does not let others replace, states
+  that run on from token to token). Both ways are compared with the reference above.
 
 The list of blocks is found without a table: it is the outermost module list with as many entries as
 the configuration has layers. Remote code is never run, so a family that transformers does not ship

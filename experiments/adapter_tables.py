@@ -63,6 +63,11 @@ def print_audit(audit: AdapterAudit) -> None:
             f"{'none' if bound is None else format(bound, '.3g')}, kappa "
             f"{'none' if budget['kappa'] is None else format(budget['kappa'], '.3g')}"
         )
+        for name in ("grad_norm", "reward"):
+            logged = budget[name]
+            if logged:
+                said = ", ".join(f"{which} {value:.3g}" for which, value in logged.items())
+                say(f"Logged {name}: {said}")
     if audit.findings:
         print_table(
             "Findings",

@@ -53,12 +53,18 @@ def cache_info(file: CacheArgument, json: JsonOption = False) -> None:
 
 @cache_app.command("verify", epilog="Example: interp cache verify facts.h5")
 def cache_verify(file: CacheArgument, json: JsonOption = False) -> None:
-    """Check that a cache is finished and every row is finite; exit code 3 if it is not."""
+    """Check that a cache is finished, finite and of its manifest's items; exit code 3 if not."""
     from activations.cache import ActivationCache, verify
     from experiments.console import print_json
+    from interp.errors import DamagedCacheError
 
-    with ActivationCache.open(file, allow_unfinished=True) as cache:
-        faults = verify(cache)
+    try:
+        with ActivationCache.open(file, allow_unfinished=True) as cache:
+            faults = verify(cache)
+    except DamagedCacheError as error:
+        faults = [str(error)]
+    except OSError as error:  # a chunk that cannot be read
+        faults = [f"a part of the file cannot be read ({error})"]
     if json:
         print_json({"file": str(file), "faults": faults})
     else:

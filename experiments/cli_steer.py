@@ -55,17 +55,34 @@ def steer(
         ),
     ] = "median",
     conditions: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--conditions",
-            help="Any of signed,oracle,fixed,negated,random,shuffled,orthogonal,writer,text.",
+            help="Any of signed,oracle,fixed,negated,random,shuffled,orthogonal,writer,text; "
+            "default: signed,fixed,negated,random,writer (project_out: fixed,random,writer).",
         ),
-    ] = "signed,fixed,negated,random,writer",
+    ] = None,
     random_directions: RandomOption = 20,
     control_draws: Annotated[
         int,
         typer.Option("--control-draws", min=1, help="Draws of shuffled and of orthogonal."),
     ] = 10,
+    intervention: Annotated[
+        Literal["add", "project_out", "clamp"],
+        typer.Option(
+            "--intervention",
+            help="add the direction; clamp the projection on it to the signed size; project_out: "
+            "take a share of it out (--alphas are shares, and nothing is signed).",
+        ),
+    ] = "add",
+    direction: Annotated[
+        str,
+        typer.Option(
+            "--direction",
+            help="class_mean, whitened, pca, leace, probe, mass_mean, ridge or lda, fitted without "
+            "each fold; or a FILE of directions, which may have seen the items' labels.",
+        ),
+    ] = "class_mean",
     positions: Annotated[
         str,
         typer.Option("--positions", help="last_prompt, prompt, generated or all."),
@@ -97,16 +114,19 @@ def steer(
     from activations import ActivationCache, ModelSpec
     from experiments.cli_model import running
     from experiments.console import note, print_json, progress, say
-    from experiments.steer_inputs import inner_decisions, signed_items
+    from experiments.steer_inputs import inner_decisions, signed_items, steered_direction
     from experiments.tables import print_steering
     from figures import draw_steering_sweep
     from interp.files import write_json
     from steering import sweep_steering, write_steering
-    from steering.plan import require_conditions
     from steering.positions import require_positions
+    from steering.settings import require_conditions
 
     sizes = numbers(alphas, "--alphas")
     fixed = None if layers is None else layer_numbers(layers)
+    if conditions is None:
+        unsigned = intervention == "project_out"
+        conditions = "fixed,random,writer" if unsigned else "signed,fixed,negated,random,writer"
     names = require_conditions([name.strip() for name in conditions.split(",") if name.strip()])
     require_positions(positions)
     if 0 not in sizes:
@@ -124,12 +144,20 @@ def steer(
             template_args=manifest.get("template_args"),
         )
         note(f"Loading {spec.model_id} ({spec.dtype})")
-        signed = signed_items(sweep, inner_decisions(cache, sweep, fixed))
+        along, places = steered_direction(cache, sweep, direction, fixed)
+        if along is not None and not along.fitted:
+            note(
+                f"The direction of {direction} is the same for all folds. If these items' labels "
+                f"went into it, what follows is no evidence."
+            )
+        signed = signed_items(sweep, inner_decisions(cache, sweep, places))
         with running(spec, adapter) as backend:
             grid: dict[str, Any] = {
                 "alphas": sizes,
-                "layers": fixed,
+                "layers": places,
                 "conditions": names,
+                "intervention": intervention,
+                "direction": along,
                 "alpha_unit": alpha_unit,
                 "n_random": random_directions,
                 "n_control": control_draws,

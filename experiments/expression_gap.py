@@ -36,7 +36,7 @@ from interp.vocabulary import Dtype, Grouping
 from probes import make_folds, sweep_layers, write_sweep
 from probes.solver import require_strength
 from steering import sweep_steering, write_steering
-from steering.plan import nonzero_alphas
+from steering.settings import nonzero_alphas
 
 __all__ = ["NAME", "ExpressionGapConfig", "run_expression_gap"]
 

@@ -78,9 +78,13 @@ def print_steering(summary: Mapping[str, Any]) -> None:
             f"{entry['layer']}/{entry['alpha']:g}" for entry in summary["quoted_by_fold"]
         )
     low, high = summary.get("random_accuracy_range", (None, None))
+    size = summary["quoted_alpha_absolute"]
+    does = {
+        "project_out": f"takes {size:.4g} of the projection out",
+        "clamp": f"sets the projection to ±{size:.4g}",
+    }.get(summary.get("intervention", "add"), f"adds a norm of {size:.4g}")
     print_table(
-        f"Steering: {summary['n_items']} items, {where} (adds a norm of "
-        f"{summary['quoted_alpha_absolute']:.4g}; {summary['positions']})",
+        f"Steering: {summary['n_items']} items, {where} ({does}; {summary['positions']})",
         (
             "forced choice",
             "accuracy",

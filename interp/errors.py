@@ -12,6 +12,7 @@ from difflib import get_close_matches
 __all__ = [
     "AdapterError",
     "CacheError",
+    "DamagedCacheError",
     "InterpError",
     "ItemError",
     "ModelError",
@@ -48,6 +49,10 @@ class SharingError(ModelError):
 
 class CacheError(InterpError):
     """An activation cache is not ours, is damaged, or belongs to another extraction."""
+
+
+class DamagedCacheError(CacheError):
+    """A file that should be an activation cache cannot be read as one."""
 
 
 class ProbeError(InterpError):

@@ -14,7 +14,7 @@ from probes.closed import closed_weights
 from probes.linear import standardise
 from probes.solver import fit_probe
 
-__all__ = ["probe_direction"]
+__all__ = ["probe_direction", "probe_weight"]
 
 
 def probe_direction(
@@ -48,7 +48,7 @@ def probe_direction(
         raise ProbeError(
             f"A probe direction needs both classes; got {n_true} True and {n_false} False items."
         )
-    weight = _weight(cache.resid_post(layer)[kept], labels, C, kind)
+    weight = probe_weight(cache.resid_post(layer)[kept], labels, C, kind)
     norm = float(np.linalg.norm(weight))
     if norm == 0:
         raise ProbeError(f"Layer {layer}: the probe's weights are zero; there is no direction.")
@@ -66,10 +66,17 @@ def probe_direction(
     )
 
 
-def _weight(
+def probe_weight(
     activations: NDArray[np.float32], labels: NDArray[np.bool_], C: float, kind: ProbeKind
 ) -> NDArray[np.float64]:
-    """(d,) weights on raw activations."""
+    """(d_model,) weights of a probe on raw activations, of any length, towards True.
+
+    Args:
+        activations: (n_items, d_model).
+        labels: (n_items,) of bool, both classes.
+        C: inverse L2 strength.
+        kind: which probe.
+    """
     if kind == "logistic":
         return fit_probe(activations, labels, C=C).weight
     train = torch.from_numpy(activations)

@@ -11,10 +11,11 @@ _run_path(str(_Path(__file__).parents[1] / "interp" / "guard.py"))["require_sibl
 from steering.directions import fold_direction  # noqa: E402
 from steering.hooks import steer  # noqa: E402
 from steering.interventions import Intervention, add, clamp, erase, project_out  # noqa: E402
-from steering.plan import CONDITIONS, Condition, SignedItems  # noqa: E402
+from steering.plan import SignedItems  # noqa: E402
 from steering.positions import POSITIONS, Positions  # noqa: E402
 from steering.projections import clamped, erased, projected_out  # noqa: E402
 from steering.results import SteeringSweep  # noqa: E402
+from steering.settings import CONDITIONS, Condition, SteeredDirection  # noqa: E402
 from steering.summary import write_steering  # noqa: E402
 from steering.sweep import sweep_steering  # noqa: E402
 
@@ -25,6 +26,7 @@ __all__ = [
     "Intervention",
     "Positions",
     "SignedItems",
+    "SteeredDirection",
     "SteeringSweep",
     "add",
     "clamp",

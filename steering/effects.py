@@ -19,10 +19,11 @@ from activations.head import VerdictHead
 from interp.grading import bare_verdict, parse_verdict
 from interp.statistics import Scores, bootstrap_mean, score_decisions
 from steering.hooks import steer
-from steering.interventions import Intervention, added
-from steering.plan import FoldPlan, Settings, SignedItems, make_plan
+from steering.interventions import CHANGES, Intervention, InterventionKind
+from steering.plan import FoldPlan, SignedItems, make_plan
 from steering.positions import Positions, require_positions
 from steering.results import BASELINE, Cell, SteeringSweep
+from steering.settings import Settings
 
 __all__ = ["neutral_texts", "side_effects"]
 
@@ -76,7 +77,8 @@ def side_effects(
     prompts = backend.tokenize(cache.items())
     rng = np.random.default_rng([sweep.seed, 2])
     sample = np.sort(rng.choice(len(prompts), size=min(n_items, len(prompts)), replace=False))
-    job = _Job(backend, prompts, require_positions(str(sweep.settings["positions"])), batch_tokens)
+    positions = require_positions(str(sweep.settings["positions"]))
+    job = _Job(backend, prompts, positions, settings.intervention, batch_tokens)
     found: dict[str, Any] = {}
     reference: dict[int, Tensor] = {}
     unsteered: dict[int, str] = {}
@@ -184,6 +186,19 @@ def _push_of(plan: FoldPlan, cell: int, row: int) -> _Push:
     return _Push(int(plan.layers[index]), plan.vectors[plan.which[index]], size)
 
 
+def _changing(
+    kind: InterventionKind, table: Tensor, amounts: Tensor
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """What is done to tokens of the rows that have a vector; others are left as they are."""
+    steered = (table != 0).any(dim=1)
+
+    def change(hidden: Tensor, rows: Tensor) -> Tensor:
+        vectors, sizes, here = (part.to(hidden.device)[rows] for part in (table, amounts, steered))
+        return torch.where(here[:, None], CHANGES[kind](hidden, vectors, sizes), hidden)
+
+    return change
+
+
 class _Job:
     """Greedy answers, next-token logits and perplexity, whatever each row is steered with."""
 
@@ -192,10 +207,11 @@ class _Job:
         backend: HFBackend,
         prompts: Sequence[Prompt],
         positions: Positions,
+        kind: InterventionKind,
         batch_tokens: int,
     ) -> None:
         self._backend, self._prompts, self._positions = backend, prompts, positions
-        self._budget = batch_tokens
+        self._kind, self._budget = kind, batch_tokens
         self._vocabulary = range(backend.model.get_output_embeddings().weight.shape[0])
 
     def _interventions(self, pushes: Sequence[_Push | None]) -> list[Intervention]:
@@ -209,13 +225,7 @@ class _Job:
             )
             sizes = [0.0 if push is None else push.size for push in here]
             table, amounts = torch.from_numpy(vectors), torch.tensor(sizes, dtype=torch.float32)
-
-            def change(
-                hidden: Tensor, rows: Tensor, table: Tensor = table, amounts: Tensor = amounts
-            ) -> Tensor:
-                device = hidden.device
-                return added(hidden, table.to(device)[rows], amounts.to(device)[rows])
-
+            change = _changing(self._kind, table, amounts)
             found.append(
                 Intervention(
                     layer=layer,
@@ -256,10 +266,13 @@ class _Job:
     def perplexity(self, push: _Push | None) -> float:
         """Of the second half of neutral texts after the first, which is steered as a prompt is.
 
-        Both signs are run, since an item's sign says nothing about these texts.
+        Both signs are run, since an item's sign says nothing about these texts; a projection is
+        taken out without one.
         """
         texts = [self._backend.tokenizer(text)["input_ids"] for text in neutral_texts()]
-        signs = (None,) if push is None else (push, replace(push, size=-push.size))
+        signs: tuple[_Push | None, ...] = (push,)
+        if push is not None and self._kind != "project_out":
+            signs = (push, replace(push, size=-push.size))
         rows = [(ids, sign) for ids in texts for sign in signs]
 
         def run(batch: Sequence[int]) -> list[float]:

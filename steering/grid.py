@@ -24,7 +24,7 @@ from activations.reuse import (
 )
 from interp.errors import InterpError, SteeringError
 from steering.hooks import change_at
-from steering.interventions import added
+from steering.interventions import CHANGES
 from steering.plan import FoldPlan
 from steering.positions import Positions, selected
 
@@ -162,11 +162,26 @@ def _batches(
     yield from run_batches(plan_batches(lengths, budget), lambda part: run(job, plan, part))
 
 
-def _shifts(plan: FoldPlan, part: slice, batch: Sequence[int]) -> Tensor:
-    """(cells, items, d_model) of what is added."""
+def _branches(job: _Job, plan: FoldPlan, part: slice, batch: Sequence[int]) -> Branches:
+    """Cells of a plan for some items of its fold."""
+    assert isinstance(job.backend, HFBackend)
     vectors = torch.from_numpy(plan.vectors[plan.which[part]])
-    sizes = torch.from_numpy(plan.coefficients[part][:, list(batch)].astype(np.float32))
-    return vectors[:, None] * sizes[:, :, None]
+    amounts = torch.from_numpy(plan.coefficients[part][:, list(batch)].astype(np.float32))
+    shifts = vectors[:, None] * amounts[:, :, None]
+    shares = None
+    if plan.kind == "project_out":
+        shifts, shares = torch.zeros_like(shifts), amounts
+    elif plan.kind == "clamp":
+        shares = torch.ones_like(amounts)
+    return Branches(
+        [int(layer) for layer in plan.layers[part]],
+        shifts,
+        every=job.positions == "generated",
+        trimmed=job.trimmed,
+        tile_tokens=TILE_TOKENS if job.backend.device.type == "cpu" else job.batch_tokens,
+        vectors=None if shares is None else vectors,
+        shares=shares,
+    )
 
 
 def _branched(
@@ -179,7 +194,6 @@ def _branched(
     assert isinstance(job.backend, HFBackend)
     backend, seq = job.backend, 1 + len(job.prompts[int(plan.rows[0])].stub_ids)
     most = max(1, job.batch_tokens // (len(plan.cells) * seq))
-    tile = TILE_TOKENS if backend.device.type == "cpu" else job.batch_tokens
     bases, cells = [], []
     for begin in range(0, len(batch), most):
         some = batch[begin : begin + most]
@@ -190,14 +204,7 @@ def _branched(
         step = max(1, BRANCH_BYTES // (len(some) * seq * backend.d_model * 4))
         parts = []
         for start in range(0, len(plan.cells), step):
-            part = slice(start, start + step)
-            branches = Branches(
-                [int(layer) for layer in plan.layers[part]],
-                _shifts(plan, part, some),
-                every=job.positions == "generated",
-                trimmed=job.trimmed,
-                tile_tokens=tile,
-            )
+            branches = _branches(job, plan, slice(start, start + step), some)
             found = branch_logits(backend, prefix, suffixes, job.logit_ids, branches).numpy()
             parts.append(found[1:])
         bases.append(found[0])
@@ -225,7 +232,8 @@ def _changing(
     def change(hidden: Tensor) -> Tensor:
         def push(states: Tensor, rows: Tensor) -> Tensor:
             device = states.device
-            return added(states, vector.to(device).expand(len(rows), -1), sizes.to(device)[rows])
+            vectors = vector.to(device).expand(len(rows), -1)
+            return CHANGES[plan.kind](states, vectors, sizes.to(device)[rows])
 
         return change_at(hidden, _chosen(job, prompts, hidden.shape[1]), push)
 
@@ -273,13 +281,13 @@ def _examine(job: _Job, plans: Sequence[FoldPlan]) -> FastPath:
     item = max(range(len(plan.rows)), key=lambda i: len(job.prompts[int(plan.rows[i])].ids))
     lowest = plan.layers == plan.layers[0]
     cell = int(np.argmax(np.where(lowest, np.abs(plan.coefficients[:, item]), -1)))
-    one = FoldPlan(
-        rows=plan.rows,
-        cells=plan.cells[cell : cell + 1],
-        layers=plan.layers[cell : cell + 1],
-        vectors=plan.vectors,
-        which=plan.which[cell : cell + 1],
-        coefficients=plan.coefficients[cell : cell + 1],
+    only = slice(cell, cell + 1)
+    one = replace(
+        plan,
+        cells=plan.cells[only],
+        layers=plan.layers[only],
+        which=plan.which[only],
+        coefficients=plan.coefficients[only],
     )
     expected = _plain(job, one, [item])[1]
     if not np.isfinite(expected).all():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -18,10 +18,25 @@ from interp.vocabulary import HookPoint
 from steering.positions import Positions, require_positions
 from steering.projections import clamped, erased, projected_out
 
-__all__ = ["AlphaUnit", "Intervention", "add", "added", "clamp", "erase", "project_out", "shift"]
+__all__ = [
+    "CHANGES",
+    "AlphaUnit",
+    "Intervention",
+    "InterventionKind",
+    "add",
+    "added",
+    "clamp",
+    "erase",
+    "project_out",
+    "shift",
+]
 
 AlphaUnit = Literal["median", "absolute"]
 """`median`: alpha counts median residual norms of the layer; `absolute`: it is the norm added."""
+
+InterventionKind = Literal["add", "project_out", "clamp"]
+"""What is done along a vector: add a multiple of it, take a share of the stream's projection on it
+out, or set that projection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +179,14 @@ def erase(
         n_rows=len(sizes) if len(sizes) > 1 else None,
         model_id=model_id,
     )
+
+
+CHANGES: Final[Mapping[InterventionKind, Callable[[Tensor, Tensor, Tensor], Tensor]]] = {
+    "add": added,
+    "project_out": projected_out,
+    "clamp": clamped,
+}
+"""From hidden states (n, d_model), vectors (n, d_model) and amounts (n,) to new hidden states."""
 
 
 def _by_row(sizes: Tensor, row: Tensor) -> Tensor:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,44 +13,19 @@ from activations import ActivationCache
 from activations.head import VerdictHead
 from interp.direction import random_direction, writer_direction
 from interp.direction.vectors import class_mean_difference, orthogonal_draw, shuffle_labels
-from interp.errors import SteeringError, did_you_mean
+from interp.errors import SteeringError
 from steering.directions import fold_direction
-from steering.interventions import AlphaUnit
+from steering.interventions import InterventionKind
 from steering.results import Cell
+from steering.settings import NESTED, Settings
 
 __all__ = [
-    "CONDITIONS",
     "INNER",
-    "NESTED",
-    "Condition",
     "FoldPlan",
-    "Settings",
     "SignedItems",
     "make_plan",
-    "nonzero_alphas",
-    "require_conditions",
 ]
 
-Condition = Literal[
-    "signed",
-    "oracle",
-    "fixed",
-    "negated",
-    "random",
-    "shuffled",
-    "orthogonal",
-    "writer",
-    "text",
-]
-"""`signed`: the class mean, signed by the item's out-of-fold probe decision; `oracle`: signed by
-the label, an upper bound; `fixed`: towards True for every item; `negated`: against `signed`;
-`random`: directions uniform on the sphere, in ± pairs; `shuffled`: class means of permuted labels;
-`orthogonal`: drawn within the activations' covariance, orthogonal to the class mean; `writer`: the
-unembedding's True − False difference; `text`: the probe's verdict in words, at the end of the
-prompt. `random`, `shuffled`, `orthogonal`, `writer` and `text` use the signs of `signed`."""
-
-CONDITIONS: Final[tuple[Condition, ...]] = get_args(Condition)
-NESTED: Final = "nested"
 INNER: Final = "inner"
 """Cells of `signed` that choose layer and size for a fold: neither their directions nor their signs
 come from items of that fold, whose number is the draw."""
@@ -77,29 +52,6 @@ class SignedItems:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What is crossed in a sweep.
-
-    Attributes:
-        places: layers as text, or `nested`.
-        sizes: positive sizes, each once.
-        alpha_unit: what a size counts.
-        conditions: which, in the order of the tables.
-        n_random: random directions, an even number: ± pairs.
-        n_control: draws of `shuffled` and of `orthogonal`.
-        seed: of all draws.
-    """
-
-    places: tuple[str, ...]
-    sizes: tuple[float, ...]
-    alpha_unit: AlphaUnit
-    conditions: tuple[Condition, ...]
-    n_random: int
-    n_control: int
-    seed: int
-
-
-@dataclass(frozen=True, slots=True)
 class FoldPlan:
     """The cells that the items of one fold are run in.
 
@@ -109,7 +61,8 @@ class FoldPlan:
         layers: (n,) where the fold is steered in it, ascending.
         vectors: (n_vectors, d_model) unit norm.
         which: (n,) row of `vectors`.
-        coefficients: (n, k) with sign, in units of the residual stream.
+        coefficients: (n, k) with sign, in units of the residual stream; shares of `project_out`.
+        kind: what is done along the vectors.
     """
 
     rows: NDArray[np.int64]
@@ -118,36 +71,7 @@ class FoldPlan:
     vectors: NDArray[np.float32]
     which: NDArray[np.int64]
     coefficients: NDArray[np.float64]
-
-
-def require_conditions(names: Sequence[str]) -> tuple[Condition, ...]:
-    """Conditions by name, each once, in the order of the tables.
-
-    Raises:
-        SteeringError: one is unknown, or there is none.
-    """
-    for name in names:
-        if name not in CONDITIONS:
-            raise SteeringError(
-                f"There is no steering condition {name!r}. {did_you_mean(name, CONDITIONS)}"
-            )
-    if not names:
-        raise SteeringError("No steering condition is given; expected at least one.")
-    return tuple(condition for condition in CONDITIONS if condition in names)
-
-
-def nonzero_alphas(alphas: Sequence[float], n_random: int) -> list[float]:
-    """The sizes to run beside the baseline, each once; refuses settings that cannot work.
-
-    Raises:
-        SteeringError: a size is negative or not finite, none is left, or `n_random` is below 1.
-    """
-    sizes = [float(alpha) for alpha in dict.fromkeys(alphas) if alpha != 0]
-    if not sizes or not all(np.isfinite(sizes)) or min(sizes) < 0:
-        raise SteeringError(f"--alphas is {list(alphas)}; expected positive numbers (0 is added).")
-    if n_random < 1:
-        raise SteeringError(f"--random-directions is {n_random}; expected at least 1.")
-    return sizes
+    kind: InterventionKind = "add"
 
 
 def make_plan(
@@ -193,6 +117,7 @@ def make_plan(
                 vectors=np.stack(vectors),
                 which=np.array([which for _, _, which, _ in entries]),
                 coefficients=np.stack([amount for _, _, _, amount in entries]),
+                kind=settings.intervention,
             )
         )
     intended = np.zeros((len(number), cache.n_items), dtype=np.int8)
@@ -228,9 +153,13 @@ class _Maker:
         rng = np.random.default_rng(settings.seed)
         like = fold_direction(cache, self._layer(0, settings.places[0]))
         self._random = {
-            place: [random_direction(like, rng).vector for _ in range(settings.n_random // 2)]
+            place: [
+                random_direction(like, rng).vector
+                for _ in range(settings.n_random if settings.signless else settings.n_random // 2)
+            ]
             for place in settings.places
         }
+        self._fitted: dict[tuple[int, bytes], NDArray[np.float32]] = {}
         controls = np.random.default_rng([settings.seed, 1])
         groups = cache.group_id
         self._shuffled = [
@@ -254,15 +183,27 @@ class _Maker:
         return self._streams[layer]
 
     def _unit(self, layer: int, training: NDArray[np.bool_]) -> float:
-        if self._settings.alpha_unit == "absolute":
+        if self._settings.alpha_unit == "absolute" or self._settings.signless:
             return 1.0
         return float(np.nanmedian(self._norms[training, layer]))
 
-    def _mean(
+    def _own(self, layer: int, training: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """What is steered along, fitted on some items. Two folds left out make one direction."""
+        key = layer, training.tobytes()
+        if key not in self._fitted:
+            self._fitted[key] = self._fit(layer, training, self._label)
+        return self._fitted[key]
+
+    def _fit(
         self, layer: int, training: NDArray[np.bool_], labels: NDArray[np.bool_]
     ) -> NDArray[np.float32]:
-        difference = class_mean_difference(self._stream(layer)[training], labels[training])
-        return _unit_norm(difference, f"Layer {layer}: the class means are equal")
+        chosen = self._settings.direction
+        # What is given cannot be fitted to permuted labels; class means can.
+        if chosen is None or not (chosen.fitted or labels is self._label):
+            difference = class_mean_difference(self._stream(layer)[training], labels[training])
+            return _unit_norm(difference, f"Layer {layer}: the class means are equal")
+        vector = chosen.fit(layer, training, labels).astype(np.float64)
+        return _unit_norm(vector, f"Layer {layer}: {chosen.name} is zero")
 
     def sources(self, fold: int, place: str) -> Iterator[Source]:
         """Everything that the items of a fold are steered with at a place."""
@@ -270,8 +211,10 @@ class _Maker:
         training, inside = signed.fold != fold, signed.fold == fold
         unit = self._unit(layer, training)
         sign = np.where(signed.decision_values[inside, layer] > 0, 1, -1)
-        own = self._mean(layer, training, self._label)
+        own = self._own(layer, training)
         one = np.ones(int(inside.sum()), dtype=np.int64)
+        if settings.signless:
+            sign = one
         plain: dict[str, NDArray[np.int64]] = {
             "signed": sign,
             "oracle": np.where(self._label[inside], 1, -1),
@@ -284,10 +227,11 @@ class _Maker:
             elif condition == "random":
                 for number, vector in enumerate(self._random[place]):
                     yield condition, f"+{number}", layer, unit, vector, sign
-                    yield condition, f"-{number}", layer, unit, -vector, sign
+                    if not settings.signless:
+                        yield condition, f"-{number}", layer, unit, -vector, sign
             elif condition == "shuffled":
                 for number, labels in enumerate(self._shuffled):
-                    vector = self._mean(layer, training, labels)
+                    vector = self._fit(layer, training, labels)
                     yield condition, str(number), layer, unit, vector, sign
             elif condition == "orthogonal":
                 stream = self._stream(layer)[training]
@@ -315,7 +259,7 @@ class _Maker:
                     f"There are no inner decisions of fold {other} at layer {layer}; probes "
                     f"without both folds are needed for every layer of the grid."
                 )
-            vector = self._mean(layer, training, self._label)
+            vector = self._own(layer, training)
             sign = np.where(decisions > 0, 1, -1)
             yield INNER, str(other), layer, self._unit(layer, training), vector, sign
 

@@ -49,12 +49,13 @@ def summarise(sweep: SteeringSweep, rows: list[dict[str, Any]]) -> dict[str, Any
         rows: of `cell_rows`.
     """
     conditions = (BASELINE, *sweep.conditions)
+    lead = _lead(sweep)
     right = {name: _quoted_right(sweep, name) for name in conditions}
     columns: dict[str, NDArray[np.float64]] = dict(right)
     for name in sweep.conditions:
         columns[f"{name}_minus_{BASELINE}"] = right[name] - right[BASELINE]
-        if "signed" in right and name != "signed":
-            columns[f"signed_minus_{name}"] = right["signed"] - right[name]
+        if lead in right and name != lead:
+            columns[f"{lead}_minus_{name}"] = right[lead] - right[name]
     found = dict(
         zip(
             columns,
@@ -89,9 +90,7 @@ def summarise(sweep: SteeringSweep, rows: list[dict[str, Any]]) -> dict[str, Any
         **differences,
         "null": null,
         "grid": _grid(sweep, rows),
-        "verdict": _verdict(
-            found, null, oracle="oracle" in right, always=_always(sweep.verdicts[0])
-        ),
+        "verdict": _verdict(sweep, found, null),
         "manifest": dict(sweep.manifest),
     }
     if "random" in right:
@@ -137,32 +136,43 @@ def _quoted_entry(sweep: SteeringSweep, condition: str, accuracy: Estimate) -> d
     }
 
 
+def _lead(sweep: SteeringSweep) -> str:
+    """The condition that all others are compared with."""
+    return "fixed" if sweep.settings.get("intervention") == "project_out" else "signed"
+
+
 def _null(sweep: SteeringSweep) -> dict[str, Any] | None:
-    """Signed steering's best cell against each random direction's best cell.
+    """The best cell of the direction in question against each random direction's best cell.
 
     A random direction and its mirror image are as exchangeable with the class mean and `negated`
     as any two pairs are; so all four stand in the same ranking. Taking the best cell of each makes
-    up for choosing among cells.
+    up for choosing among cells. Where projections are taken out there are no signs and no pairs,
+    and accuracy may move either way: the largest move counts.
     """
-    if "random" not in sweep.conditions or "signed" not in sweep.conditions:
+    lead = _lead(sweep)
+    if "random" not in sweep.conditions or lead not in sweep.conditions:
         return None
     accuracy = np.where(np.isnan(sweep.logits[..., 0]), np.nan, sweep.correct).mean(axis=1)
+    what = "largest accuracy over the grid"
+    if lead != "signed":
+        accuracy = np.abs(accuracy - accuracy[0])
+        what = "largest change of accuracy over the grid, up or down"
     best: dict[str, float] = {}
     for number, cell in enumerate(sweep.cells):
-        if cell.condition in ("signed", "negated", "random"):
+        if cell.condition in (lead, "negated", "random"):
             name = f"{cell.condition}{cell.draw}"
             best[name] = max(best.get(name, 0.0), float(accuracy[number]))
     draws = np.array([value for name, value in best.items() if name.startswith("random")])
     found: dict[str, Any] = {
-        "statistic": "largest accuracy over the grid",
-        "signed": best["signed"],
+        "statistic": what,
+        lead: best[lead],
         "n_directions": len(draws),
         "range": [float(draws.min()), float(draws.max())],
         "p_value": None,
     }
     if len(draws) >= LEAST_FOR_P:
         others = np.append(draws, best["negated"]) if "negated" in best else draws
-        found["p_value"] = (1 + int((others >= best["signed"]).sum())) / (len(others) + 1)
+        found["p_value"] = (1 + int((others >= best[lead]).sum())) / (len(others) + 1)
     return found
 
 
@@ -210,31 +220,42 @@ def _always(verdicts: NDArray[np.bool_]) -> bool | None:
     return bool(verdicts[0]) if (verdicts == verdicts[0]).all() else None
 
 
+_NAMES: Final = {
+    "class_mean": "the class mean",
+    "whitened": "the whitened class mean",
+    "pca": "the first component of the twins' differences",
+    "leace": "what the eraser reads",
+    "probe": "the probe's weights",
+}
+
+
 def _verdict(
-    found: Mapping[str, Estimate],
-    null: Mapping[str, Any] | None,
-    *,
-    oracle: bool,
-    always: bool | None,
+    sweep: SteeringSweep, found: Mapping[str, Estimate], null: Mapping[str, Any] | None
 ) -> str:
     """One sentence that follows from the paired differences."""
     parts = []
+    lead, given = _lead(sweep), str(sweep.settings.get("direction", "class_mean"))
+    along = _NAMES.get(given, f"`{given}`")
+    signed = lead == "signed"
+    if not signed:
+        steering, others = f"taking the projection on {along} out", "taking out"
+    elif sweep.settings.get("intervention") == "clamp":
+        steering, others = f"setting the projection on {along}, signed by the probe,", "signing"
+    else:
+        steering, others = f"steering along {along}, signed by the probe,", "signing"
 
     def moved(e: Estimate, up: str, down: str, neither: str) -> str:
         return up if e.low > 0 else down if e.high < 0 else neither
 
-    change = found.get("signed_minus_baseline")
+    change = found.get(f"{lead}_minus_{BASELINE}")
     if change is not None:
         words = moved(change, "raises", "lowers", "neither raises nor lowers")
-        parts.append(
-            f"steering along the class mean, signed by the probe, {words} the accuracy of the "
-            f"forced choice ({_points(change)})"
-        )
+        parts.append(f"{steering} {words} the accuracy of the forced choice ({_points(change)})")
     for name, what in (
-        ("random", "signing random directions"),
-        ("writer", "signing the unembedding's own True − False difference"),
+        ("random", f"{others} random directions"),
+        ("writer", f"{others} the unembedding's own True − False difference"),
     ):
-        beyond = found.get(f"signed_minus_{name}")
+        beyond = found.get(f"{lead}_minus_{name}")
         if beyond is not None:
             than = moved(beyond, "more than", "less than", "no more and no less than")
             parts.append(f"that is {than} {what} gives ({_points(beyond)})")
@@ -244,19 +265,23 @@ def _verdict(
             f"{null['n_directions']} random directions"
         )
     fixed = found.get(f"fixed_minus_{BASELINE}")
-    if fixed is not None:
+    if fixed is not None and signed:
         words = moved(fixed, "raises", "lowers", "does not move")
         parts.append(
             f"the same direction with one sign for all items {words} it ({_points(fixed)})"
         )
+    always = _always(sweep.verdicts[0])
     if parts and always is not None:
         # Half of the pushes then go where the verdict already is, and cannot be seen in it.
         parts.insert(0, f"unsteered, the model says {always} to every item")
     if not parts:
-        return "Neither `signed` nor `fixed` was run, so there is nothing to conclude."
+        missing = "Neither `signed` nor `fixed` was run" if signed else "`fixed` was not run"
+        return f"{missing}, so there is nothing to conclude."
+    if not sweep.settings.get("direction_fitted_by_fold", True):
+        parts.insert(0, "the direction is given, and may have been fitted to these items' labels")
     sentence = "; ".join(parts)
-    if change is not None:
+    if change is not None and signed:
         sentence += "; the signs alone hand over the probe's answer"
-        sentence += ", and `oracle` that of the label" if oracle else ""
+        sentence += ", and `oracle` that of the label" if "oracle" in sweep.conditions else ""
         sentence += ", so only a lead over other signed directions is evidence"
     return sentence[0].upper() + sentence[1:] + "."

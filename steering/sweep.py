@@ -17,18 +17,18 @@ from interp.errors import SteeringError
 from interp.items import Item, Message
 from interp.vocabulary import TokenRule
 from steering.grid import run_cells
-from steering.interventions import AlphaUnit
-from steering.plan import (
-    INNER,
-    NESTED,
-    Settings,
-    SignedItems,
-    make_plan,
-    nonzero_alphas,
-    require_conditions,
-)
+from steering.interventions import AlphaUnit, InterventionKind
+from steering.plan import INNER, SignedItems, make_plan
 from steering.positions import require_positions
 from steering.results import BASELINE, Cell, SteeringSweep
+from steering.settings import (
+    NESTED,
+    Settings,
+    SteeredDirection,
+    nonzero_alphas,
+    require_conditions,
+    require_meaning,
+)
 
 __all__ = [
     "DEFAULT_CONDITIONS",
@@ -52,6 +52,8 @@ def sweep_steering(
     conditions: Sequence[str] = DEFAULT_CONDITIONS,
     positions: str = "last_prompt",
     alpha_unit: AlphaUnit = "median",
+    intervention: InterventionKind = "add",
+    direction: SteeredDirection | None = None,
     n_random: int = 10,
     n_control: int = 10,
     seed: int = 0,
@@ -72,9 +74,12 @@ def sweep_steering(
         alphas: sizes; 0 is the baseline and always run. Where nothing is chosen, the last one that
             is not 0 is quoted.
         layers: fixed layers for all items; None steers each item at its nested layer.
-        conditions: see `steering.plan.Condition`.
+        conditions: see `steering.settings.Condition`.
         positions: which tokens are steered; see `steering.positions`.
         alpha_unit: whether sizes count median residual norms of the layer, or are norms.
+        intervention: what is done along the directions: `add`; `clamp`, which sets the projection
+            to the signed size; or `project_out`, where sizes are shares and nothing is signed.
+        direction: what stands for the class mean; None is the class mean.
         n_random: random directions, in ± pairs: an odd number is rounded up.
         n_control: draws of `shuffled` and of `orthogonal`.
         seed: of all draws.
@@ -97,6 +102,8 @@ def sweep_steering(
         n_random=n_random,
         n_control=n_control,
         seed=seed,
+        intervention=intervention,
+        direction=direction,
     )
     places, sizes = settings.places, settings.sizes
     items = cache.items()
@@ -153,7 +160,14 @@ def sweep_steering(
         chosen=tuple((places[0], sizes[-1]) for _ in plans),
         chosen_on_inner_folds=False,
         n_without_effect=0,
-        settings={"positions": policy, "alpha_unit": alpha_unit, "fast_path": asdict(path)},
+        settings={
+            "positions": policy,
+            "alpha_unit": alpha_unit,
+            "intervention": intervention,
+            "direction": "class_mean" if direction is None else direction.name,
+            "direction_fitted_by_fold": direction is None or direction.fitted,
+            "fast_path": asdict(path),
+        },
         seed=seed,
         manifest=cache.manifest,
     )
@@ -172,6 +186,8 @@ def make_settings(
     n_random: int,
     n_control: int,
     seed: int,
+    intervention: InterventionKind = "add",
+    direction: SteeredDirection | None = None,
 ) -> Settings:
     """Check what is to be crossed; arguments as in `sweep_steering`."""
     chosen = require_conditions(conditions)
@@ -181,7 +197,7 @@ def make_settings(
     for layer in layers or ():
         cache.require_layer(layer)
     places = [NESTED] if layers is None else [str(layer) for layer in dict.fromkeys(layers)]
-    return Settings(
+    settings = Settings(
         places=tuple(places),
         sizes=tuple(sizes),
         alpha_unit=alpha_unit,
@@ -189,7 +205,11 @@ def make_settings(
         n_random=n_random + n_random % 2,
         n_control=n_control,
         seed=seed,
+        intervention=intervention,
+        direction=direction,
     )
+    require_meaning(settings)
+    return settings
 
 
 def _choose(sweep: SteeringSweep) -> tuple[tuple[str, float], ...]:

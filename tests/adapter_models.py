@@ -118,6 +118,15 @@ class Convolutions(torch.nn.Module):
         save_file(self.state_dict(), str(Path(folder) / "model.safetensors"))
 
 
+class SquareConvolutions(Convolutions):
+    """Kernels as high as wide: of others, PEFT's rotations cannot be merged."""
+
+    def __init__(self) -> None:
+        torch.nn.Module.__init__(self)
+        self.plane = torch.nn.Conv2d(6, 10, 3)
+        self.point = torch.nn.Conv2d(6, 10, 1)
+
+
 class GroupedConvolutions(Convolutions):
     """Two groups of channels in each."""
 

@@ -184,7 +184,8 @@ class Measured:
     """Largest relative differences from the reference; infinite where nothing came out.
 
     Attributes:
-        right: captures of a batch padded on the right.
+        right: captures of a batch as it is run by default: packed, or padded on the right.
+        padded: padded on the right.
         left: padded on the left.
         states: captures against `output_hidden_states`, the last layer left out.
         logits: of the last token.
@@ -194,9 +195,11 @@ class Measured:
         refused: message of the error, if captures are refused.
         unshared: message of the error, if sharing is refused.
         hooks_left: hooks that stay on the model.
+        packs: whether captures are packed.
     """
 
     right: float = float("inf")
+    padded: float = float("inf")
     left: float = float("inf")
     states: float = float("inf")
     logits: float = float("inf")
@@ -206,6 +209,7 @@ class Measured:
     refused: str | None = None
     unshared: str | None = None
     hooks_left: int = 0
+    packs: bool = False
 
 
 def build(name: str) -> Any:
@@ -264,6 +268,8 @@ def measure(
         side: wrap(HFBackend(model, None, model_id=name, padding=side))  # type: ignore[arg-type]
         for side in ("right", "left")
     }
+    backend["padded"] = wrap(HFBackend(model, None, model_id=name))
+    backend["padded"].padded_because = "to see that it is the same"
     # transformers puts hooks of its own on a model when hidden states are first asked for.
     references = [alone(model, backend["right"].blocks, ids) for ids in SEQUENCES]
     before = count_hooks(model)
@@ -272,7 +278,7 @@ def measure(
         captured = {side: backend[side].capture(SEQUENCES, POSITIONS, every_id) for side in backend}
     except ModelError as error:
         return Measured(refused=str(error), hooks_left=count_hooks(model) - before)
-    worst = {"right": 0.0, "left": 0.0, "states": 0.0, "logits": 0.0}
+    worst = {"right": 0.0, "padded": 0.0, "left": 0.0, "states": 0.0, "logits": 0.0}
     neighbour = float("inf")
     for row, (position, (streams, states, logits)) in enumerate(
         zip(POSITIONS, references, strict=True)
@@ -304,6 +310,7 @@ def measure(
         neighbour=neighbour,
         unshared=unshared,
         hooks_left=count_hooks(model) - before,
+        packs=backend["right"].padded_because is None,
     )
 
 
@@ -321,13 +328,14 @@ def continued(backend: HFBackend) -> float | None:
 def table_row(name: str, measured: Measured) -> str:
     """One row of the support table."""
     if measured.refused is not None:
-        return f"| {name} | `{FAMILIES[name].config}` | refused | refused | refused | refused |"
+        return f"| {name} | `{FAMILIES[name].config}` | refused | refused | refused | refused | – |"
 
     def cell(difference: float) -> str:
         return "equal" if difference < TOLERANCE else "**differs**"
 
     shared = "not possible" if measured.unshared is not None else cell(measured.shared)
     steering = "not possible" if measured.continued is None else cell(measured.continued)
-    right = cell(max(measured.right, measured.states, measured.logits))
+    right = cell(max(measured.right, measured.padded, measured.states, measured.logits))
     cells = (f"`{FAMILIES[name].config}`", right, cell(measured.left), shared, steering)
+    cells += ("yes" if measured.packs else "no",)
     return f"| {name} | {' | '.join(cells)} |"

@@ -26,8 +26,17 @@ IDS = list(range(40))
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"use_rslora": True}, {"use_dora": True}, {"modules_to_save": ["lm_head"]}],
-    ids=lambda options: next(iter(options), "lora"),
+    [
+        {},
+        {"use_rslora": True},
+        {"use_dora": True},
+        {"modules_to_save": ["lm_head"]},
+        # These rewrite the base when they are attached, the second in place.
+        {"init_lora_weights": "pissa"},
+        {"init_lora_weights": "olora"},
+        {"init_lora_weights": "olora", "target_modules": "all-linear"},
+    ],
+    ids=lambda options: "-".join(map(str, [*options, *options.values()][:2])) or "lora",
 )
 def test_the_adapted_model_is_the_merged_one_and_the_base_comes_back(
     tmp_path: Path,

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from experiments.cli import app
 from figures.adapters import draw_adapters
-from interp.adapters.findings import CODES
+from interp.adapters.findings import REMEDIES
 from interp.errors import ResultError
 
 TOTALS = {
@@ -89,7 +89,7 @@ def test_json_has_the_names_that_scripts_rely_on(paper: Path) -> None:
 
 
 def test_every_code_is_lower_snake_case_with_a_remedy() -> None:
-    for code, (_, _, remedy) in CODES.items():
+    for code, remedy in REMEDIES.items():
         assert code == code.lower() and code.replace("_", "").isalpha()
         assert remedy.endswith(".")
 
@@ -106,8 +106,23 @@ def test_exit_codes(paper: Path, tmp_path: Path) -> None:
     assert unknown.exit_code == 2 and "local Hugging Face cache" in unknown.stderr
     nowhere = run(paper, "--device", "cuda:99")
     assert nowhere.exit_code == 2 and "cannot be used" in nowhere.stderr
+    # A device that holds no numbers is none to compute on.
+    empty = run(paper, "--device", "meta")
+    assert empty.exit_code == 2 and "cannot be used" in empty.stderr
     wrong = run(paper, "--fail-on", "negligable")
     assert wrong.exit_code == 2 and "Did you mean negligible" in wrong.stderr
+
+
+def test_what_was_logged_is_printed(trained: Path) -> None:
+    entries = [
+        {"step": step, "learning_rate": 1e-4, "grad_norm": norm, "reward": reward}
+        for step, norm, reward in ((1, 0.25, 0.5), (5, 0.75, 0.125), (9, 0.5, 0.375))
+    ]
+    state = {"global_step": 9, "log_history": entries}
+    (trained / "adapter" / "trainer_state.json").write_text(json.dumps(state))
+    text = " ".join(run(trained / "adapter").stdout.split())
+    assert "Logged grad_norm: first 0.25, last 0.5, median 0.5, max 0.75" in text
+    assert "Logged reward: first 0.5, last 0.375, median 0.375, max 0.5" in text
 
 
 def test_of_a_run_the_last_adapter_decides(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 from adapter_models import (
     Convolutions,
     GroupedConvolutions,
+    SquareConvolutions,
     attention,
     experts,
     gpt2,
@@ -37,6 +38,7 @@ from interp.adapters.updates import full_delta
 L = peft.LoraConfig
 Q = ["q_proj"]
 LINEAR = ["q_proj", "v_proj", "down_proj"]
+PLANES = ["plane", "point"]
 MIXED = ["c_attn", "attn.c_proj", "lm_head"]
 EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 
@@ -193,6 +195,21 @@ OTHER: dict[str, tuple[Callable[[], torch.nn.Module], peft.PeftConfig]] = {
         llama,
         peft.OFTConfig(oft_block_size=4, r=0, target_modules=LINEAR, block_share=True),
     ),
+    "oft constrained": (
+        llama,
+        peft.OFTConfig(oft_block_size=4, r=0, target_modules=LINEAR, coft=True, eps=0.02),
+    ),
+    "oft constrained in part": (
+        llama,
+        peft.OFTConfig(
+            oft_block_size=4,
+            r=0,
+            target_modules=LINEAR,
+            coft=True,
+            eps=2.0,
+            use_cayley_neumann=False,
+        ),
+    ),
     "oft three terms": (
         llama,
         peft.OFTConfig(oft_block_size=4, r=0, target_modules=Q, num_cayley_neumann_terms=3),
@@ -258,6 +275,15 @@ OTHER: dict[str, tuple[Callable[[], torch.nn.Module], peft.PeftConfig]] = {
                 peft.HiraConfig(r=2, target_modules=["c_attn", "c_proj"], fan_in_fan_out=True),
             ),
             ("", llama, peft.PveraConfig(r=2, target_modules=LINEAR)),
+        )
+    },
+    **{
+        f"{config.peft_type.value.lower()} conv": (SquareConvolutions, config)
+        for config in (
+            peft.AdaLoraConfig(init_r=4, target_r=2, total_step=9, target_modules=PLANES),
+            peft.OFTConfig(oft_block_size=3, r=0, target_modules=PLANES),
+            peft.BOFTConfig(boft_block_size=2, target_modules=PLANES),
+            peft.HRAConfig(r=2, target_modules=PLANES),
         )
     },
     "trainable tokens": (

@@ -15,7 +15,8 @@ from commands import invoke
 from safetensors.torch import load_file, save_file
 from test_adapters_formulas import computed
 
-from interp.adapters import audit_path
+from interp.adapters import audit_path, audit_runs
+from interp.adapters.locate import find_adapters, find_runs
 from interp.errors import AdapterError
 
 
@@ -107,6 +108,26 @@ def test_a_run_of_whole_models_is_a_trajectory(tmp_path: Path) -> None:
     command = ("adapters", "audit", tmp_path / "run")
     assert invoke(*command, "--base", base).exit_code == 0
     assert invoke(*command).exit_code == 2
+
+
+def test_a_folder_of_runs_of_whole_models(tmp_path: Path) -> None:
+    base = saved(tmp_path / "base")
+    root = tmp_path / "runs"
+    for name in ("a", "b"):
+        for step in (5, 10):
+            saved(root / name / f"checkpoint-{step}", noise=1e-3)
+    assert find_runs(root) == (root / "a", root / "b")
+    audits = audit_path(root, base=base)
+    assert [(audit.path.parent.name, audit.step) for audit in audits] == [
+        ("a", 5), ("a", 10), ("b", 5), ("b", 10)
+    ]  # fmt: skip
+    runs = audit_runs([root], base=base)
+    refused = [found.refused for run in runs for found in run.audits[-1].compared]
+    assert len(refused) == 2 and all(why is not None and "full model" in why for why in refused)
+    # Beside an adapter a whole model is its base, and no run.
+    save_case(root, llama, peft.LoraConfig(r=2, target_modules=["q_proj"]), scale=0.01)
+    found = [folder.path for run in find_runs(root) for folder in find_adapters(run)]
+    assert found == [root / "adapter"]
 
 
 LOOKALIKES = {

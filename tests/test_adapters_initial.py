@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import peft
 import pytest
 import torch
-from adapter_models import gpt2, llama
+from adapter_models import gpt2, llama, save_case
 from audits import codes, configure, one, rewrite, wrapped
 from safetensors.torch import load_file, save_file
 
 from interp.adapters import AdapterAudit
+from interp.adapters.recomputed import leading_triplets
 
 L = peft.LoraConfig
 LINEAR = ["q_proj", "down_proj"]
@@ -93,6 +94,21 @@ def test_what_has_not_moved(init: str, dora: bool, form: torch.dtype, tmp_path: 
     # One percent of A is seen.
     rewrite(tmp_path / "adapter", lambda n, t: {n: t * 1.01 if "lora_A" in n else t})
     assert one(tmp_path / "adapter", base=tmp_path / "base").verdict in ("weak", "effective")
+
+
+@pytest.mark.parametrize("shape", [(1100, 1300), (1300, 1100)])
+def test_leading_triplets_of_large_matrices(shape: tuple[int, int]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(shape, generator=generator)
+    u, values, v = leading_triplets(weight, 8)
+    assert values.shape == (9,)
+    whole = torch.linalg.svd(weight.double(), full_matrices=False)
+    assert values.double() == pytest.approx(whole.S[:9], rel=1e-6)
+    product = (u[:, :8] * values[:8]).double() @ v[:8].double()
+    best = (whole.U[:, :8] * whole.S[:8]) @ whole.Vh[:8]
+    assert (product - best).norm() <= 1e-5 * best.norm()
+    # The control: one more or less is another product.
+    assert (product - (u * values).double() @ v.double()).norm() > 0.1 * best.norm()
 
 
 def test_a_turned_matrix(tmp_path: Path) -> None:
@@ -174,3 +190,27 @@ def test_dora_trained_on_from_an_earlier_adapter(tmp_path: Path) -> None:
     audit = one(tmp_path / "later", base=base, initial=start)
     assert audit.modules[0].frobenius == pytest.approx(float(change.norm()), rel=1e-5)
     assert one(start, base=base, initial=start).verdict == "untrained"
+
+
+RANDOM: Mapping[str, peft.PeftConfig] = {
+    "c3a": peft.C3AConfig(block_size=8, target_modules=LINEAR),
+    "fourierft": peft.FourierFTConfig(n_frequency=6, target_modules=LINEAR),
+    "vblora": peft.VBLoRAConfig(r=2, num_vectors=5, vector_length=4, target_modules=LINEAR),
+    "hra": peft.HRAConfig(r=4, target_modules=LINEAR, init_weights=False),
+    "ia3": peft.IA3Config(target_modules=LINEAR, feedforward_modules=["down_proj"]),
+}
+
+
+@pytest.mark.parametrize("case", RANDOM)
+def test_other_methods_against_their_start(case: str, tmp_path: Path) -> None:
+    """What they were made with is no training; the difference of two merges is."""
+    first = save_case(tmp_path / "first", llama, RANDOM[case], scale=0)
+    later = save_case(tmp_path / "later", llama, RANDOM[case], scale=0.1)
+    base, start = tmp_path / "first" / "base", tmp_path / "first" / "adapter"
+    assert one(start, base=base, initial=start).verdict == "untrained"
+    assert (one(start, base=base).verdict == "untrained") == (case == "ia3")
+    audit = one(tmp_path / "later" / "adapter", base=base, initial=start)
+    assert audit.verdict in ("effective", "extreme")
+    for module in (m for m in audit.modules if m.kind == "method"):
+        expected = float((later[module.name] - first[module.name]).norm())
+        assert module.frobenius == pytest.approx(expected, rel=1e-5), module.name

@@ -11,6 +11,19 @@ import torch
 from adapter_models import llama, save_case
 from audits import codes, one, rewrite
 from safetensors.torch import load_file, save_file
+from test_adapters_formulas import LORA, OTHER
+
+# Of these ΔW is not 0 at the start, by design.
+STARTS_AT_RANDOM = ("c3a", "fourierft", "hra orthogonal", "orthogonal", "vblora")
+
+
+@pytest.mark.parametrize("case", [*LORA, *OTHER])
+def test_what_has_just_been_made_is_untrained(case: str, tmp_path: Path) -> None:
+    build, config = (LORA | OTHER)[case]
+    save_case(tmp_path, build, config, scale=0)
+    audit = one(tmp_path / "adapter", base=tmp_path / "base")
+    moved = case.startswith(STARTS_AT_RANDOM)
+    assert (audit.verdict == "untrained") != moved, (audit.verdict, audit.summary)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -27,6 +27,7 @@ def test_captures_equal_a_pass_of_one_unpadded_sequence(name: str) -> None:
         return
     assert measured.refused is None
     assert measured.right < TOLERANCE
+    assert measured.padded < TOLERANCE
     assert measured.states < TOLERANCE
     assert measured.logits < TOLERANCE
     assert (measured.left < TOLERANCE) == family.left

@@ -10,11 +10,12 @@ import torch
 from gguf import GGUFReader
 from gguf.quants import dequantize
 
-from activations import HFBackend, ModelSpec, load_backend
+from activations import HFBackend, ModelSpec, describe_source, extract, load_backend
 from interp import load_items, open_source
 from interp.errors import ModelError
 from probes import fit_probe
 from probes.layer import solver_named
+from steering import POSITIONS, SignedItems, sweep_steering
 
 SPEC = ModelSpec.parse("smollm2", device="cpu")
 
@@ -109,3 +110,27 @@ def test_probes_of_real_residuals_are_those_of_scikit_learn_converged(backend: H
             expected = fit_probe(x[train], labels[train], C=strength).decide(x[~train])
             gap = np.abs(values[:, index, 0] - expected).max()
             assert gap <= 1e-3 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_a_steering_grid_is_that_of_plain_passes(
+    backend: HFBackend, positions: str, tmp_path: Path
+) -> None:
+    items = load_items(open_source("facts:capitals"), n=4)
+    source = describe_source(open_source("facts:capitals"), items, view=None, seed=0)
+    cache = extract(backend, items, tmp_path / "four.h5", source=source)
+    fold = np.arange(4) // 2  # both hold a true and a false one
+    decisions = np.random.default_rng(0).normal(size=(4, cache.n_layers))
+    signed = SignedItems(fold, np.full(4, 15), decisions, cache.manifest)
+    options: dict[str, Any] = {"alphas": [2], "layers": [4, 28], "positions": positions}
+    options |= {"conditions": ("signed",)}
+    fast = sweep_steering(cache, signed, backend, **options)
+    plain = sweep_steering(cache, signed, backend, **options, plain=True)
+    assert fast.settings["fast_path"]["used"]
+    assert fast.cells == plain.cells
+    gap = np.linalg.norm(fast.logits - plain.logits, axis=-1)
+    assert (gap <= 1e-4 * np.linalg.norm(plain.logits, axis=-1)).all()
+    if positions in ("prompt", "all"):
+        assert np.array_equal(fast.logits, plain.logits)
+    # A control: every cell moves every item.
+    assert (np.abs(plain.logits[1:] - plain.logits[0]).max(axis=-1) > 1e-3).all()

@@ -64,6 +64,8 @@ def test_every_export_exists_and_is_listed_once(name: str) -> None:
             ("torch", "numpy", "transformers", "h5py", "matplotlib"),
         ),
         ("import figures", ("torch", "transformers")),
+        ("from activations import ActivationCache", ("torch", "transformers")),
+        ("import activations.portable", ("torch", "transformers")),
     ],
 )
 def test_imports_stay_light(code: str, forbidden: tuple[str, ...]) -> None:

@@ -29,6 +29,16 @@ from interp import Item, open_source
 from interp.errors import CacheError, ModelError
 
 SOURCE = open_source("facts")
+# A part on disk stands for another device: accelerate brings its weights when they are needed.
+SPREAD = {
+    "model.embed_tokens": "disk",
+    "model.layers.0": "cpu",
+    "model.layers.1": "disk",
+    "model.layers.2": "cpu",
+    "model.norm": "cpu",
+    "model.rotary_emb": "cpu",
+    "lm_head": "cpu",
+}
 
 
 def contents(path: Path) -> dict[str, Any]:
@@ -132,17 +142,7 @@ def test_hooks_see_every_layer_of_a_model_that_is_spread_out(
 ) -> None:
     whole = load_backend(ModelSpec.parse(str(model_folder), device="cpu"))
     expected = whole.capture(SEQUENCES, POSITIONS, [3, 5])
-    # A part on disk stands for another device: accelerate brings its weights when they are needed.
-    spread = {
-        "model.embed_tokens": "disk",
-        "model.layers.0": "cpu",
-        "model.layers.1": "disk",
-        "model.layers.2": "cpu",
-        "model.norm": "cpu",
-        "model.rotary_emb": "cpu",
-        "lm_head": "cpu",
-    }
-    for device_map in ("auto", '{"": "cpu"}', json.dumps(spread)):
+    for device_map in ("auto", '{"": "cpu"}', json.dumps(SPREAD)):
         backend = load_backend(ModelSpec.parse(str(model_folder), device_map=device_map))
         hooks = count_hooks(backend.model)
         assert backend.fingerprint()["weights"] == whole.fingerprint()["weights"]
@@ -155,6 +155,39 @@ def test_hooks_see_every_layer_of_a_model_that_is_spread_out(
     # The control: the last one was indeed spread out, with weights that are not in memory.
     assert set(backend.model.hf_device_map.values()) == {"cpu", "disk"}
     assert backend.model.model.layers[1].mlp.up_proj.weight.device.type == "meta"
+
+
+def test_an_adapter_is_attached_to_a_mapped_model_or_refused_before_anything_is_changed(
+    tmp_path: Path, tiny_model: Callable[..., Any], tokenizer: Any, model_folder: Path
+) -> None:
+    pytest.importorskip("peft", reason="the extra train is not installed")
+    from attaching import save_adapter
+
+    from activations.adapter import adapted
+
+    merged = save_adapter(tiny_model("llama"), tmp_path / "a")
+    expected = HFBackend(merged, tokenizer, model_id="merged").capture(SEQUENCES, POSITIONS, [3])
+    for device_map in ("auto", '{"": "cpu"}'):
+        backend = load_backend(ModelSpec.parse(str(model_folder), device_map=device_map))
+        before, hooks = backend.capture(SEQUENCES, POSITIONS, [3]), count_hooks(backend.model)
+        with adapted(backend, tmp_path / "a") as changed:
+            got = changed.capture(SEQUENCES, POSITIONS, [3])
+        assert relative(got.resid_post, expected.resid_post) < TOLERANCE
+        assert relative(got.resid_post, before.resid_post) > 0.01
+        after = backend.capture(SEQUENCES, POSITIONS, [3])
+        assert torch.equal(after.resid_post, before.resid_post)
+        assert count_hooks(backend.model) == hooks
+    backend = load_backend(ModelSpec.parse(str(model_folder), device_map=json.dumps(SPREAD)))
+    with pytest.raises(ModelError, match="kept away from the device that runs them"):
+        adapted(backend, tmp_path / "a").__enter__()
+    assert torch.equal(backend.capture(SEQUENCES, POSITIONS, [3]).resid_post, before.resid_post)
+    # As a user sees it.
+    base = ["extract", "--source", "facts", "--n", 8, "--model", model_folder]
+    base += ["--adapter", tmp_path / "a", "--out", tmp_path / "c.h5", "--device-map"]
+    assert "merge the adapter into it first" in refused(*base, json.dumps(SPREAD))
+    ok(*base, "auto")
+    info = json.loads(ok("cache", "info", tmp_path / "c.h5", "--json").stdout)
+    assert info["manifest"]["model"]["adapter"] is not None
 
 
 def test_device_maps_and_quantisation_that_cannot_be_are_refused(

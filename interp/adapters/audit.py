@@ -59,10 +59,11 @@ def audit_path(
         AdapterError: the path does not exist or holds no adapter; the base cannot be read.
     """
     device = _checked_device(device)
+    runs = find_runs(Path(path))
     try:
-        folders = [found for run in find_runs(Path(path)) for found in find_adapters(run)]
+        folders = [found for run in runs for found in find_adapters(run)]
     except AdapterError:
-        whole = () if base is None else full_checkpoints(Path(path))
+        whole = [found for run in runs for found in full_checkpoints(run)]
         if base is None or not whole:
             raise
         return tuple(
@@ -102,7 +103,7 @@ def audit_adapter(
         return _audited(
             adapter,
             opened_base,
-            None if initial is None else read_initial(Path(initial)),
+            None if initial is None else read_initial(Path(initial), opened_base),
             (budget, found),
             path=folder.path,
             step=folder.step,
@@ -158,14 +159,14 @@ def audit_tensors(
     """
     device = _checked_device(device)
     budget = (None, []) if trainer_state is None else live_budget(trainer_state, training_arguments)
-    start = None
-    if initial is not None:
-        with adapter_of(initial, config) as before:
-            start = initial_updates(before)
     with (
         adapter_of(tensors, config) as adapter,
         nullcontext() if base is None else live_base(base, tied=tied) as opened_base,
     ):
+        start = None
+        if initial is not None:
+            with adapter_of(initial, config) as before:
+                start = initial_updates(before, opened_base)
         return _audited(
             adapter,
             opened_base,
@@ -286,7 +287,9 @@ def _concluded(
     totals = total(modules)
     if judgement.verdict == "indeterminate":
         # What is known is a part of the change, or none of it: no figure for the whole.
-        totals = replace(totals, relative=None, max_abs_delta=None)
+        totals = replace(
+            totals, relative=None, max_abs_delta=None, frobenius=None, bf16_changed=None
+        )
     elif any(f.code == "base_names_unknown" for f in findings):
         # The few modules that were found do not stand for the whole.
         totals = replace(totals, relative=None)
@@ -311,7 +314,7 @@ def _checked_device(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(0, device=device, dtype=torch.float64)
+        torch.zeros(1, device=device, dtype=torch.float64).cpu()
     except (RuntimeError, AssertionError, TypeError) as error:
         raise AdapterError(
             f"The device {device!r} cannot be used ({str(error).splitlines()[0]}). Take cpu or "

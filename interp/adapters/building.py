@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from interp.adapters.delta import Delta, Layout, LowRank
@@ -40,7 +42,13 @@ def factored(
     delta = LowRank(left.to(dtype)[None], right.to(dtype)[None], scaling)
     origin = None if context.base is None else context.base.get(f"{group.module}.weight")
     shape = None if origin is None else tuple(origin.shape)
-    layout = layout_of(shape, delta.n_rows, delta.n_columns, turned=context.turned(group.module))
+    layout: Layout | None
+    if shape is not None and len(shape) > 2:
+        fits = shape[0] == delta.n_rows and math.prod(shape) == delta.n_rows * delta.n_columns
+        layout = "conv" if fits else None
+    else:
+        turned = context.turned(group.module)
+        layout = layout_of(shape, delta.n_rows, delta.n_columns, turned=turned)
     if layout is None:
         return misfit(group, str((delta.n_rows, delta.n_columns)), shape)
     return Update(

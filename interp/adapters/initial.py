@@ -10,7 +10,7 @@ import torch
 
 from interp.adapters.base import BaseModel
 from interp.adapters.config import AdapterConfig
-from interp.adapters.delta import Dense, LowRank, to_matrix
+from interp.adapters.delta import Delta, Dense, LowRank, blocks, to_matrix
 from interp.adapters.findings import Finding, finding
 from interp.adapters.locate import find_adapters
 from interp.adapters.lora import dora_delta, magnitudes_still
@@ -23,16 +23,24 @@ from interp.errors import AdapterError
 __all__ = ["from_start", "initial_updates", "read_initial", "subtracted"]
 
 
-def initial_updates(adapter: OpenAdapter) -> dict[str, Update]:
-    """Factors of an adapter before training, by parameter."""
+def initial_updates(adapter: OpenAdapter, base: BaseModel | None) -> dict[str, Update]:
+    """Updates of an adapter before training, by parameter.
+
+    LoRA's are factors alone, because its base may have been rewritten; the formulas of other
+    methods may need the base.
+    """
+    if adapter.config is None or adapter.config.method == "LORA":
+        updates = (u for u in read_updates(adapter, None) if isinstance(u.delta, LowRank))
+        return {update.name: update for update in updates}
+    # Of those that started at zero nothing is kept, least of all the base's weights.
     return {
-        update.name: update
-        for update in read_updates(adapter, None)
-        if isinstance(update.delta, LowRank)
+        update.name: replace(update, delta=None, origin=None) if update.starts_zero else update
+        for update in read_updates(adapter, base)
+        if update.kind == "method"
     }
 
 
-def read_initial(path: Path) -> dict[str, Update]:
+def read_initial(path: Path, base: BaseModel | None) -> dict[str, Update]:
     """The same from a folder.
 
     Raises:
@@ -42,7 +50,7 @@ def read_initial(path: Path) -> dict[str, Update]:
     if len(folders) != 1:
         raise AdapterError(f"{path} holds {len(folders)} adapters; expected the initial one alone.")
     with open_adapter(folders[0]) as adapter:
-        return initial_updates(adapter)
+        return initial_updates(adapter, base)
 
 
 def from_start(
@@ -104,10 +112,13 @@ def subtracted(
     """
     if update.magnitude is not None:
         return _dora_subtracted(update, start.get(update.name), rewritten, recomputed)
-    delta = update.delta
+    delta, before = update.delta, start.get(update.name)
+    if update.kind == "method" and before is not None and before.starts_zero:
+        return update
+    if update.kind == "method" and delta is not None and not isinstance(delta, LowRank):
+        return _method_subtracted(update, delta, before)
     if not isinstance(delta, LowRank):
         return update
-    before = start.get(update.name)
     first = None if before is None else before.delta
     if (
         before is None
@@ -127,6 +138,24 @@ def subtracted(
         still = still or _within_rounding(update, together)
     # What B has moved from is not zero, so the budget's bounds do not apply to it.
     return replace(update, delta=together, starts_zero=still, fixed=None)
+
+
+def _method_subtracted(update: Update, delta: Delta, before: Update | None) -> Update:
+    """The difference of two updates of full rank.
+
+    Raises:
+        AdapterError: the initial adapter has none of this size.
+    """
+    first = None if before is None else before.delta
+    if first is None or (first.n_rows, first.n_columns) != (delta.n_rows, delta.n_columns):
+        raise _misfit(update, "tensors")
+
+    def rows(start: int, stop: int) -> torch.Tensor:
+        return delta.rows(start, stop) - first.rows(start, stop)
+
+    both = Dense(delta.n_rows, delta.n_columns, rows)
+    still = not any(bool(rows(*block).any()) for block in blocks(both))
+    return replace(update, delta=both, starts_zero=still, fixed=None)
 
 
 def _difference(update: Update, delta: LowRank, first: LowRank) -> LowRank:

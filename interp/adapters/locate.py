@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -66,7 +67,7 @@ def find_adapters(path: Path) -> tuple[AdapterFolder, ...]:
     found = _below(path)
     if found:
         return tuple(found)
-    whole = [folder for folder in (path, *(f for _, f in checkpoints(path))) if _is_model(folder)]
+    whole = _whole_models(path)
     if whole:
         raise AdapterError(
             f"{whole[0]} holds a full model, not an adapter. Give the adapter that was trained "
@@ -82,12 +83,13 @@ def find_runs(path: Path) -> tuple[Path, ...]:
     """The runs at a path: the path itself, or each run in a folder of several.
 
     A run is an adapter, or a folder with checkpoints of one. Adapters side by side in a folder
-    without checkpoints and without a trainer's state are runs of their own.
+    without checkpoints and without a trainer's state are runs of their own. Where there is no
+    adapter at all, fully fine-tuned models and runs of them are looked for in the same way.
 
     Returns:
         folders for `find_adapters`, by name; the path alone where it is one run, or none.
     """
-    found = _runs(path, _DEEPEST)
+    found = _runs(path, _DEEPEST, _below) or _runs(path, _DEEPEST, _whole_models)
     # A run folder may hold its one adapter in a subfolder.
     return (path,) if len(found) < 2 and _in_place(path) else tuple(found) or (path,)
 
@@ -96,16 +98,25 @@ def _in_place(path: Path) -> bool:
     return path.is_file() or (path.is_dir() and bool(_below(path)))
 
 
-def _runs(path: Path, depth: int) -> list[Path]:
+def _runs(path: Path, depth: int, held: Callable[[Path], Sequence[object]]) -> list[Path]:
+    """Folders that are runs by what `held` finds in them, those further down included."""
     if not path.is_dir():
         return []
     state = (path / "trainer_state.json").is_file()
-    if state or step_of(path) is not None or checkpoints(path) or _adapter(path, None, None):
-        return [path] if _below(path) else []
+    if state or step_of(path) is not None or checkpoints(path) or _holds_weights(path):
+        return [path] if held(path) else []
     if depth == 0:
         return []
     below = sorted(sub for sub in path.iterdir() if sub.is_dir() and not sub.name.startswith("."))
-    return [run for sub in below for run in _runs(sub, depth - 1)]
+    return [run for sub in below for run in _runs(sub, depth - 1, held)]
+
+
+def _holds_weights(folder: Path) -> bool:
+    return _adapter(folder, None, None) is not None or _is_model(folder)
+
+
+def _whole_models(path: Path) -> list[Path]:
+    return [folder for folder in (path, *(f for _, f in checkpoints(path))) if _is_model(folder)]
 
 
 def _is_model(folder: Path) -> bool:

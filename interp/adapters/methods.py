@@ -295,8 +295,6 @@ _WITHOUT_WEIGHTS: Final = frozenset(
 def unsupported_options(config: AdapterConfig) -> tuple[str, ...]:
     """Options of the config under which the formulas here are not known to hold."""
     found = list(config.other_formula)
-    if config.method == "OFT" and config.raw.get("coft"):
-        found.append("coft")
     if config.method == "VBLORA" and config.raw.get("save_only_topk_weights"):
         found.append("save_only_topk_weights")
     return tuple(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -20,6 +21,11 @@ def oft_updates(group: Group, context: Context) -> Iterator[Update]:
     row, column = torch.triu_indices(size, size, 1)
     skew[:, row, column] = upper.to(skew.dtype)
     skew = skew - skew.transpose(1, 2)
+    if raw.get("coft"):
+        # Constrained OFT: blocks longer than this are shortened whenever they are used.
+        longest = float(raw.get("eps", 6e-5)) / math.sqrt(len(skew))
+        length = torch.linalg.matrix_norm(skew, keepdim=True)
+        skew = torch.where(length > longest, skew * (longest / length), skew)
     eye = torch.eye(size, dtype=skew.dtype).expand_as(skew)
     if raw.get("use_cayley_neumann"):
         # (I + Q)(I − Q)⁻¹ with the inverse as a truncated series: I + 2Q + 2Q² + …, the last
