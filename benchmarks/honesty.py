@@ -1,6 +1,7 @@
 """Does a sweep flatter? Random labels over many layers, repeated, against what it claims.
 
     OMP_NUM_THREADS=1 python benchmarks/honesty.py [--repetitions 200] [--layers 30]
+    OMP_NUM_THREADS=1 python benchmarks/honesty.py --cache FACTS.h5
 
 Activations are noise of their own in every layer, so the true accuracy is one half. `twins`:
 groups of two True and two False items; `constant`: groups of one label each whose items look alike,
@@ -8,6 +9,9 @@ the labels of groups drawn anew. For each design it prints how often the nested 
 half, and how often it would if groups were taken as independent; the mean nested accuracy; how far
 the best layer flatters; and how often p is at most 0.05, 0.1 and 0.2. Then a signal is planted at
 one layer, and ungrouped folds are shown for comparison.
+
+With the cache of a model's residual streams (interp extract --source facts --n 408 --out FACTS.h5)
+it prints the verdict on the real labels, and on labels permuted as the groups allow, twenty times.
 """
 
 from __future__ import annotations
@@ -25,9 +29,11 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from caches import Cache  # noqa: E402
 
+from activations import ActivationCache  # noqa: E402
 from interp.statistics import group_codes  # noqa: E402
-from probes import ProbeSweep, sweep_layers  # noqa: E402
-from probes.permutation import null_test  # noqa: E402
+from probes import ProbeSweep, make_folds, sweep_layers  # noqa: E402
+from probes.permutation import choose_scheme, draw_labels, null_test  # noqa: E402
+from probes.summary import summarise  # noqa: E402
 
 WIDTH = 24
 LEVELS = (0.05, 0.1, 0.2)
@@ -135,13 +141,45 @@ def leakage(repetitions: int) -> None:
         )
 
 
+def embedded(path: Path, repetitions: int, draws: int) -> None:
+    """A model's own activations: the real labels, and labels that are permuted by group."""
+    with ActivationCache.open(path) as cache:
+        real, items = cache.label.astype(bool), cache.items()
+        layers = np.stack([cache.resid_post(k) for k in range(cache.n_layers)], axis=1)
+        held = Cache(layers, real, list(cache.group_id), list(cache.category))
+        held.item_id, held.manifest = cache.item_id, dict(cache.manifest)
+    folds = make_folds(real, held.group_id, n_folds=5, seed=0)
+    scheme = choose_scheme(real, held.group_id, folds, grouped=True)
+    shuffled = draw_labels(scheme, real, held.group_id, folds, n_permutations=repetitions, seed=1)
+    significant, known = 0, []
+    for index, labels in enumerate((real, *shuffled.T)):
+        held.label = labels.astype(np.int8)
+        found = summarise(
+            sweep_layers(held, folds=folds, items=items, n_permutations=draws, seed=index)  # type: ignore[arg-type]
+        )
+        p = max(found["p_familywise"], found["p_beyond_wording"])
+        if index:
+            significant += p <= 0.05
+            known.append(found["accuracy_nested"])
+        else:
+            print(f"real labels: {found['accuracy_nested']:.3f}; {found['verdict']}", flush=True)
+    print(
+        f"labels permuted ({scheme}), {repetitions} times: beyond wording (p <= 0.05) in "
+        f"{significant}; nested accuracy {np.mean(known):.3f} on average"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=200)
     parser.add_argument("--layers", type=int, default=30)
     parser.add_argument("--permutations", type=int, default=39)
+    parser.add_argument("--cache", type=Path)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
+    if chosen.cache is not None:
+        embedded(chosen.cache, max(1, chosen.repetitions // 10), chosen.permutations)
+        return
     for design, n_groups in (("twins", 20), ("twins", 60), ("constant", 40)):
         random_labels(design, n_groups, chosen.layers, chosen.repetitions, chosen.permutations)
     planted(30, chosen.layers, max(1, chosen.repetitions // 10))

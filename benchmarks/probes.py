@@ -1,14 +1,17 @@
 """Probe solver against scikit-learn: side by side in one run, alternated, medians of CPU seconds.
 
-    OMP_NUM_THREADS=1 python benchmarks/probes.py [CACHE.h5] [--layer 15] [--stack 1]
-    OMP_NUM_THREADS=1 python benchmarks/probes.py --large [--items 10000] [--width 4096]
+    OMP_NUM_THREADS=1 python benchmarks/probes.py [CACHE.h5] [--layer 15] [--stack 1] [--parts …]
+    OMP_NUM_THREADS=1 python benchmarks/probes.py --parts large [CACHE.h5 --stack 7]
+    OMP_NUM_THREADS=1 python benchmarks/probes.py --parts tolerance CACHE.h5
 
 With a cache, the items of one layer (with --stack K, K layers side by side, for a larger d);
 otherwise 408 synthetic items in 102 groups whose spectrum decays as in residual streams. Both sides
 get the same five folds and standardise inside the training fold. scikit-learn runs at its default
 tolerance (1e-4) and converged (1e-10), in float64; ratios are its CPU seconds over ours. Refits of
-permutations are timed on a few of them and scaled, and the line says so. `--large` fits one
-training set (four fifths) and measures its peak memory too.
+permutations are timed on a few of them and scaled, and the line says so. `large` fits one training
+set, four fifths of the items of a cache or of 10,000 × 4,096 synthetic ones, and measures its peak
+memory too. `tolerance` takes every third layer and tells how far scikit-learn's default tolerance
+stops from the solution.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from activations import ActivationCache  # noqa: E402
 from probes import make_folds  # noqa: E402
 from probes.layer import decide_layer, solver_named  # noqa: E402
 
-REPETITIONS = 3
+PARTS = ("one", "grid", "nested", "permutations", "threads", "choice", "tolerance", "large")
 GRID = tuple(float(c) for c in np.logspace(-4, 1, 10))
 N_PERMUTATIONS, N_REFITTED = 200, 4
 
@@ -71,7 +74,7 @@ def threads(x: np.ndarray, y: np.ndarray, folds: np.ndarray, strength: float) ->
     def wall(run: Callable[[], object]) -> float:
         run()
         taken = []
-        for _ in range(REPETITIONS):
+        for _ in range(3):
             start = time.perf_counter()
             run()
             taken.append(time.perf_counter() - start)
@@ -115,17 +118,25 @@ def chosen_strengths(x: np.ndarray, y: np.ndarray, folds: np.ndarray) -> None:
         print(f"  C that each outer fold takes, {side}: {', '.join(f'{c:.3g}' for c in strengths)}")
 
 
-def large(n: int, d: int) -> None:
+def synthetic(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
+    """Items whose spectrum decays as in residual streams, and labels that they tell in part."""
     rng = np.random.default_rng(0)
     spectrum = np.arange(1, d + 1, dtype=np.float32) ** -0.8
     x = rng.normal(size=(n, d)).astype(np.float32) * spectrum
     x = x @ np.linalg.qr(rng.normal(size=(d, d)).astype(np.float32))[0]
     y = x @ (rng.normal(size=d).astype(np.float32) / spectrum.sum()) + 0.2 * rng.normal(size=n) > 0
+    return x, y
+
+
+def large(x: np.ndarray, y: np.ndarray, strengths: tuple[float, ...]) -> None:
+    """One training set; ten columns are the labels and nine permutations of them."""
+    (n, d), rng = x.shape, np.random.default_rng(1)
     labels = np.stack([y, *(rng.permutation(y) for _ in range(9))], axis=1)
-    train, held = np.arange(n) < n * 4 // 5, np.arange(n) >= n * 4 // 5
+    held = rng.permutation(n) >= n * 4 // 5
+    train = ~held
     decide = solver_named("batched")
     print(f"{n} items × {d}, one training set of {train.sum()}")
-    for strength in (0.01, 1.0):
+    for strength in strengths:
         one = (strength,)
         seconds = {}
         for columns in (1, 10):
@@ -186,12 +197,16 @@ def cpu(run: Callable[[], object]) -> tuple[float, object]:
 
 
 def compare(
-    name: str, ours: Callable[[], object], theirs: dict[str, Callable[[], object]], scale: float = 1
+    name: str,
+    repetitions: int,
+    ours: Callable[[], object],
+    theirs: dict[str, Callable[[], object]],
+    scale: float = 1,
 ) -> None:
     sides = {"ours": ours, **theirs}
     seconds: dict[str, list[float]] = {side: [] for side in sides}
     results: dict[str, np.ndarray] = {}
-    for _ in range(REPETITIONS):
+    for _ in range(repetitions):
         for side, run in sides.items():
             used, result = cpu(run)
             seconds[side].append(used * (1 if side == "ours" else scale))
@@ -210,81 +225,104 @@ def compare(
         )
 
 
+def tolerance(path: Path) -> None:
+    """The default tolerance against the solution, ours, which agrees with scikit-learn's 1e-10."""
+    with ActivationCache.open(path) as cache:
+        n_layers = cache.n_layers
+    for strength in (1.0, 100.0):
+        worst, flips = [], []
+        for layer in range(0, n_layers, 3):
+            x, y, groups = load(path, layer, 1)
+            folds = make_folds(y, groups, n_folds=5, seed=0)
+            ours = our_side(x, y[:, None], folds, (strength,))
+            loose = sklearn_side(x, y[:, None], folds, (strength,), 1e-4)
+            worst.append(np.abs(ours - loose).max())
+            flips.append(int(((ours > 0) != (loose > 0)).sum()))
+        print(
+            f"C = {strength:g}, default tolerance at layers 0, 3, …: decisions miss the solution "
+            f"by {min(worst):.2g} to {max(worst):.2g} (median {statistics.median(worst):.2g}), "
+            f"signs that differ of {len(y)}: {min(flips)} to {max(flips)} ({flips})",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cache", nargs="?", type=Path)
     parser.add_argument("--layer", type=int, default=15)
     parser.add_argument("--stack", type=int, default=1)
-    parser.add_argument("--large", action="store_true")
-    parser.add_argument("--items", type=int, default=10_000)
-    parser.add_argument("--width", type=int, default=4096)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS[:6])
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--strengths", nargs="+", type=float, default=[0.01, 1.0, 100.0])
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    strengths = tuple(chosen.strengths)
     with threadpool_limits(1):
-        if chosen.large:
-            large(chosen.items, chosen.width)
-            return
-        x, y, folds = measure(chosen.cache, chosen.layer, chosen.stack)
-    threads(x, y, folds, 1.0)
+        if "tolerance" in chosen.parts:
+            tolerance(chosen.cache)
+        if "large" in chosen.parts:
+            if chosen.cache is None:
+                large(*synthetic(10_000, 4096), strengths)
+            else:
+                large(*load(chosen.cache, chosen.layer, chosen.stack)[:2], strengths)
+    if not set(chosen.parts) & set(PARTS[:6]):
+        return
+    x, y, groups = load(chosen.cache, chosen.layer, chosen.stack)
+    folds = make_folds(y, groups, n_folds=5, seed=0)
+    print(f"{x.shape[0]} items × {x.shape[1]}, 5 folds, {chosen.cache or 'synthetic'}")
     with threadpool_limits(1):
-        chosen_strengths(x, y, folds)
+        measure(x, y, folds, chosen.parts, chosen.repetitions, strengths)
+        if "choice" in chosen.parts:
+            chosen_strengths(x, y, folds)
+    if "threads" in chosen.parts:
+        threads(x, y, folds, 1.0)
 
 
 def measure(
-    cache: Path | None, layer: int, stack: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    x, y, groups = load(cache, layer, stack)
-    folds = make_folds(y, groups, n_folds=5, seed=0)
+    x: np.ndarray,
+    y: np.ndarray,
+    folds: np.ndarray,
+    parts: list[str],
+    repetitions: int,
+    strengths: tuple[float, ...],
+) -> None:
     labels = y[:, None]
     rng = np.random.default_rng(0)
     permuted = np.stack([rng.permutation(y) for _ in range(N_PERMUTATIONS)], axis=1)
-    print(f"{x.shape[0]} items × {x.shape[1]}, 5 folds, {cache or 'synthetic'}")
     our_side(x, labels, folds, (0.01,))  # the first call loads libraries
     tolerances = {"scikit-learn, tol 1e-4": 1e-4, "scikit-learn, 1e-10": 1e-10}
-    for strength in (0.01, 1.0, 100.0):
+    for strength in strengths if "one" in parts else ():
         one = (strength,)
         compare(
             f"one C = {strength:g}",
+            repetitions,
             lambda one=one: our_side(x, labels, folds, one),
             {
                 side: lambda one=one, tol=tol: sklearn_side(x, labels, folds, one, tol)
                 for side, tol in tolerances.items()
             },
         )
-    compare(
-        f"{len(GRID)} values of C, {GRID[0]:g} to {GRID[-1]:g}",
-        lambda: our_side(x, labels, folds, GRID),
-        {
-            side: lambda tol=tol: sklearn_side(x, labels, folds, GRID, tol)
-            for side, tol in tolerances.items()
-        },
-    )
-    strengths = GRID
-
-    def nested_by_sklearn() -> np.ndarray:
-        def decide(train, shown, labels, grid):  # type: ignore[no-untyped-def]
-            scaler = StandardScaler().fit(train.astype(np.float64))
-            a, b = (scaler.transform(part.astype(np.float64)) for part in (train, shown))
-            values = [
-                LogisticRegression(C=c, max_iter=100_000).fit(a, labels[:, 0]).decision_function(b)
-                for c in grid
-            ]
-            return np.stack(values, axis=1)[:, :, None], None
-
-        return decide_layer(x, labels, folds, strengths, decide, inner=1).decisions
-
-    compare(
-        "C chosen on inner folds (15 fits × 10 values)",
-        lambda: (
-            decide_layer(x, labels, folds, strengths, solver_named("batched"), inner=1).decisions
-        ),
-        {"scikit-learn, tol 1e-4": nested_by_sklearn},
-    )
-    for strength in (0.01, 1.0):
+    if "grid" in parts:
+        compare(
+            f"{len(GRID)} values of C, {GRID[0]:g} to {GRID[-1]:g}",
+            repetitions,
+            lambda: our_side(x, labels, folds, GRID),
+            {"scikit-learn, tol 1e-4": lambda: sklearn_side(x, labels, folds, GRID, 1e-4)},
+        )
+    if "nested" in parts:
+        nested = lambda decide: decide_layer(x, labels, folds, GRID, decide, inner=1)  # noqa: E731
+        compare(
+            "C chosen on inner folds (15 fits × 10 values)",
+            repetitions,
+            lambda: nested(solver_named("batched")).decisions,
+            {"scikit-learn, tol 1e-4": lambda: nested(decide_loosely).decisions},
+        )
+    for strength in strengths[:2] if "permutations" in parts else ():
         one = (strength,)
         compare(
             f"{N_PERMUTATIONS} permutations, C = {strength:g} (refits timed on {N_REFITTED})",
+            repetitions,
             lambda one=one: our_side(x, permuted, folds, one),
             {
                 side: lambda one=one, tol=tol: sklearn_side(
@@ -294,7 +332,16 @@ def measure(
             },
             scale=N_PERMUTATIONS / N_REFITTED,
         )
-    return x, y, folds
+
+
+def decide_loosely(train, shown, labels, grid):  # type: ignore[no-untyped-def]
+    scaler = StandardScaler().fit(train.astype(np.float64))
+    a, b = (scaler.transform(part.astype(np.float64)) for part in (train, shown))
+    values = [
+        LogisticRegression(C=c, max_iter=100_000).fit(a, labels[:, 0]).decision_function(b)
+        for c in grid
+    ]
+    return np.stack(values, axis=1)[:, :, None], None
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from interp.errors import InterpError, ResultError
 __all__ = [
     "atomic_path",
     "new_file",
+    "numbered_lines",
     "partial_path",
     "read_json",
     "require_file",
@@ -99,6 +100,21 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
         writer = csv.DictWriter(handle, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
+
+
+def numbered_lines(path: Path, what: str, error: type[InterpError]) -> tuple[tuple[int, str], ...]:
+    """The lines of a text file that hold something, numbered from 1.
+
+    Raises:
+        error: the file is missing or is not UTF-8; the message names it and what was expected.
+    """
+    require_file(path, what, error)
+    try:
+        # Not splitlines: it also splits at characters that JSON allows inside a string.
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError as fault:
+        raise error(f"{path} is not UTF-8 text ({fault}); expected {what}.") from fault
+    return tuple((number, line) for number, line in enumerate(lines, start=1) if line.strip())
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from interp.errors import ResultError, did_you_mean
-from interp.files import atomic_path, require_file
+from interp.files import atomic_path, numbered_lines
 from interp.vocabulary import AnswerCondition
 
 __all__ = ["Answer", "bare_verdict", "parse_verdict", "read_answers", "write_answers"]
@@ -111,25 +111,23 @@ def read_answers(path: Path) -> tuple[Answer, ...]:
     Raises:
         ResultError: names the file and the line that does not hold an answer.
     """
-    require_file(path, "an answer file (one JSON object a line)", ResultError)
     answers: list[Answer] = []
-    with path.open(encoding="utf-8") as handle:
-        for number, line in enumerate(handle, start=1):
-            where = f"{path}, line {number}"
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ResultError(f"{where}: not an answer ({error}).") from error
-            if not isinstance(row, dict):
-                raise ResultError(f"{where}: not an answer, but {line.strip()!r:.40}.")
-            for name in _FIELDS:
-                if name not in row:
-                    raise ResultError(f"{where}, field '{name}': missing; is this an answer file?")
-            for name in row:
-                if name not in _FIELDS:
-                    raise ResultError(
-                        f"{where}, field '{name}': no field of an answer. "
-                        f"{did_you_mean(name, _FIELDS)}"
-                    )
-            answers.append(Answer(**row))
+    what = "an answer file (one JSON object a line)"
+    for number, line in numbered_lines(path, what, ResultError):
+        where = f"{path}, line {number}"
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ResultError(f"{where}: not an answer ({error}).") from error
+        if not isinstance(row, dict):
+            raise ResultError(f"{where}: not an answer, but {line.strip()!r:.40}.")
+        for name in _FIELDS:
+            if name not in row:
+                raise ResultError(f"{where}, field '{name}': missing; is this an answer file?")
+        for name in row:
+            if name not in _FIELDS:
+                raise ResultError(
+                    f"{where}, field '{name}': no field of an answer. {did_you_mean(name, _FIELDS)}"
+                )
+        answers.append(Answer(**row))
     return tuple(answers)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from interp.errors import ItemError
-from interp.files import atomic_path, require_file, sha256_json
+from interp.files import atomic_path, numbered_lines, sha256_json
 
 __all__ = [
     "ITEM_FIELDS",
@@ -209,15 +209,11 @@ def read_items(path: Path) -> tuple[Item, ...]:
     Raises:
         ItemError: names the file and the line that breaks the contract.
     """
-    require_file(path, "a JSONL file with one item a line", ItemError)
     items: list[Item] = []
-    with path.open(encoding="utf-8") as handle:
-        for number, line in enumerate(handle, start=1):
-            if not line.strip():
-                continue
-            try:
-                items.append(item_from_record(json.loads(line)))
-            except (json.JSONDecodeError, ItemError) as error:
-                raise ItemError(f"{path}, line {number}: {error}") from error
+    for number, line in numbered_lines(path, "a JSONL file with one item a line", ItemError):
+        try:
+            items.append(item_from_record(json.loads(line)))
+        except (json.JSONDecodeError, ItemError) as error:
+            raise ItemError(f"{path}, line {number}: {error}") from error
     require_unique_ids(items, str(path))
     return tuple(items)

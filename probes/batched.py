@@ -5,23 +5,29 @@ features that are standardised by the training items: the objective of scikit-le
 
 With at most as many training items n as features d, the weights lie in the span of the items, so
 only the Gram matrix K of the standardised items is needed (row space): w = Zᵀa, decision values
-f = K·a + b. Otherwise the coefficients are the weights themselves (feature space). Gradients and
-decisions are float64; Newton steps may be solved in float32, because an inexact step costs a
-further step and never the solution. No solution is reported whose gradient has not vanished.
+f = K·a + b. Otherwise the coefficients are the weights themselves (feature space). Steps may be
+computed in float32, because an inexact step costs a further step and never the solution; what a
+solution is certified by is float64. No solution is reported whose gradient has not vanished.
+
+On a CPU `probes.dual` solves a few columns and `probes.many` many of them; `probes.newton` runs on
+any device, and on a CPU where these two give up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from interp.errors import ProbeError
 from probes.dual import solve_path
-from probes.linear import gram_matrix, standardise
+from probes.linear import gram_matrix
+from probes.many import Solutions, solve_columns
 from probes.newton import (
     DECISION_ERROR,
     DIRECT_COLUMNS,
@@ -31,8 +37,16 @@ from probes.newton import (
     minimise,
     row_space,
 )
+from probes.scaling import standardise
+from probes.solver import require_strength
+from probes.spaces import FeatureSpace, RowSpace
 
 __all__ = ["Decisions", "decide_held_out"]
+
+
+@cache
+def _threads() -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +58,16 @@ class Decisions:
         relative_gradient: largest gradient norm at a solution, relative to zero weights.
     """
 
-    values: Tensor
+    values: NDArray[np.float64]
     relative_gradient: float
 
 
 def decide_held_out(
-    train: Tensor, held_out: Tensor, labels: Tensor, strengths: Sequence[float]
+    train: NDArray[np.float32],
+    held_out: NDArray[np.float32],
+    labels: NDArray[np.bool_],
+    strengths: Sequence[float],
+    device: str = "cpu",
 ) -> Decisions:
     """Fit on the training items, decide the held-out ones.
 
@@ -58,62 +76,71 @@ def decide_held_out(
         held_out: (m, d) activations.
         labels: (n, n_columns) of bool; each column has both classes.
         strengths: values of C, ascending (each starts at the solution of the one before).
+        device: torch device; the linear algebra of `cpu` is numpy's.
 
     Raises:
         ProbeError: a strength is not positive, a column has one class only, or a fit does not
             converge.
     """
-    if not strengths or not all(0 < c < float("inf") for c in strengths):
-        raise ProbeError(
-            f"--C is {', '.join(map(str, strengths))}; expected a positive number (inverse L2 "
-            f"strength)."
-        )
-    n_true = labels.sum(dim=0)
-    if bool(((n_true == 0) | (n_true == len(labels))).any()):
+    for c in strengths:
+        require_strength(c)
+    n_true = labels.sum(axis=0)
+    if ((n_true == 0) | (n_true == len(labels))).any():
         raise ProbeError(
             "A label vector has one class only among the training items; probes need both. "
             "Use fewer --folds or more items."
         )
-    y = labels.double()
-    features, shown, _, _ = standardise(train, held_out)
+    features, shown, _ = standardise(train, held_out)
+    solved = _on_cpu(features, labels, strengths) if device == "cpu" else None
+    if solved is None:
+        weights, intercepts, worst = _by_torch(features, labels, strengths, device)
+    else:
+        coefficients, intercepts, worst = solved
+        flat = coefficients.reshape(len(coefficients), -1)
+        weights = features.T @ flat if len(features) <= features.shape[1] else flat
+    values = (shown @ weights.reshape(len(weights), -1)).reshape(len(shown), *intercepts.shape)
+    return Decisions(values + intercepts, worst)
+
+
+def _on_cpu(
+    features: NDArray[np.float64], labels: NDArray[np.bool_], strengths: Sequence[float]
+) -> Solutions | None:
+    """Item or feature weights, as `probes.many` gives them; None where the quick ways give up."""
     n, d = features.shape
-    gram = gram_matrix(features) if n <= d else None
-    if gram is not None and gram.device.type == "cpu" and labels.shape[1] <= DIRECT_COLUMNS:
-        quick = _by_column(gram, labels, strengths)
-        if quick is not None:
-            coefficients, intercepts, worst = quick
-            weights = features.T @ coefficients.flatten(1)
-            values = (shown @ weights).reshape(len(shown), *intercepts.shape)
-            return Decisions(values + intercepts, worst)
-    space = row_space(features, gram) if gram is not None else feature_space(features)
-    state = State.zero(space, y)
-    decided, worst = [], 0.0
+    goal = {"decision_error": DECISION_ERROR, "relative_gradient": RELATIVE_GRADIENT}
+    if n > d:
+        return solve_columns(FeatureSpace(features), labels, strengths, **goal)
+    if labels.shape[1] > DIRECT_COLUMNS:
+        return solve_columns(RowSpace(features), labels, strengths, **goal)
+    single = features.astype(np.float32)
+    kernel = single @ single.T
+    paths = []
+    # Threads cost more than they bring on matrices of this size.
+    with _threads().limit(limits=1, user_api="blas"):
+        for label in labels.T:
+            path = solve_path(features, kernel, label, strengths, **goal)
+            if path is None:
+                return None
+            paths.append(path)
+    coefficients, intercepts, reached = zip(*paths, strict=True)
+    return np.stack(coefficients, axis=2), np.stack(intercepts, axis=1), max(reached)
+
+
+def _by_torch(
+    features: NDArray[np.float64],
+    labels: NDArray[np.bool_],
+    strengths: Sequence[float],
+    device: str,
+) -> Solutions:
+    """Weights (d, n_strengths, columns), intercepts, the largest relative gradient."""
+    z = torch.from_numpy(features).to(device)
+    y = torch.from_numpy(labels).to(device).double()
+    space = row_space(z, gram_matrix(z)) if len(z) <= z.shape[1] else feature_space(z)
+    state, worst = State.zero(space, y), 0.0
+    weights, intercepts = [], []
     for c in strengths:
         state, reached = minimise(space, y, c, state)
         worst = max(worst, reached)
-        decided.append(shown @ space.weights(state.coefficients) + state.intercept)
-    return Decisions(torch.stack(decided, dim=1), worst)
-
-
-def _by_column(
-    gram: Tensor, labels: Tensor, strengths: Sequence[float]
-) -> tuple[Tensor, Tensor, float] | None:
-    """(n, n_strengths, columns) coefficients, intercepts, certificate; None if a column fails."""
-    columns = []
-    for label in labels.numpy().T:
-        found = solve_path(
-            gram.numpy(),
-            label,
-            strengths,
-            decision_error=DECISION_ERROR,
-            relative_gradient=RELATIVE_GRADIENT,
-        )
-        if found is None:
-            return None
-        columns.append(found)
-    coefficients, intercepts, reached = zip(*columns, strict=True)
-    return (
-        torch.from_numpy(np.stack(coefficients, axis=2)),
-        torch.from_numpy(np.stack(intercepts, axis=1)),
-        max(reached),
-    )
+        weights.append(space.weights(state.coefficients).cpu().numpy())
+        intercepts.append(state.intercept.cpu().numpy())
+    return np.stack(weights, axis=1), np.stack(intercepts), worst

@@ -13,13 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy import linalg
 
 from interp.errors import ProbeError
 from interp.vocabulary import ClosedForm
-from probes.linear import standardise
+from probes.scaling import standardise
 from probes.solver import require_strength
 
 __all__ = ["closed_decisions", "closed_weights"]
@@ -47,9 +46,9 @@ def closed_decisions(
     Raises:
         ProbeError: a strength is not positive, or a column has one class only.
     """
-    z, shown, _, _ = standardise(torch.from_numpy(train), torch.from_numpy(held_out))
-    weights, intercepts = closed_weights(kind, z.numpy(), labels, strengths)
-    values = shown.numpy() @ weights.reshape(len(weights), -1)
+    z, shown, _ = standardise(train, held_out)
+    weights, intercepts = closed_weights(kind, z, labels, strengths)
+    values = shown @ weights.reshape(len(weights), -1)
     return np.asarray(values.reshape(len(shown), *intercepts.shape) + intercepts)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from activations import ActivationCache
@@ -11,7 +10,7 @@ from interp.direction import Direction
 from interp.errors import ProbeError
 from interp.vocabulary import ProbeKind
 from probes.closed import closed_weights
-from probes.linear import standardise
+from probes.scaling import standardise
 from probes.solver import fit_probe
 
 __all__ = ["probe_direction", "probe_weight"]
@@ -79,8 +78,7 @@ def probe_weight(
     """
     if kind == "logistic":
         return fit_probe(activations, labels, C=C).weight
-    train = torch.from_numpy(activations)
-    z, _, _, inverse = standardise(train, train[:0])
-    weights, _ = closed_weights(kind, z.numpy(), labels[:, None], (C,))
+    z, _, inverse = standardise(activations, activations[:0])
+    weights, _ = closed_weights(kind, z, labels[:, None], (C,))
     # Constant features have no deviation to divide by, and no weight.
-    return np.asarray(weights[:, 0, 0] * inverse.numpy())
+    return np.asarray(weights[:, 0, 0] * inverse)

@@ -86,13 +86,8 @@ def solver_named(solver: Solver, device: str = "cpu") -> Decide:
         labels: NDArray[np.bool_],
         strengths: Sequence[float],
     ) -> tuple[NDArray[np.float64], float]:
-        found = decide_held_out(
-            torch.from_numpy(train).to(place),
-            torch.from_numpy(held_out).to(place),
-            torch.from_numpy(labels).to(place),
-            strengths,
-        )
-        return found.values.cpu().numpy(), found.relative_gradient
+        found = decide_held_out(train, held_out, labels, strengths, place)
+        return found.values, found.relative_gradient
 
     return decide
 

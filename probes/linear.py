@@ -9,9 +9,8 @@ from torch import Tensor
 
 from interp.errors import ProbeError
 
-__all__ = ["factorise", "gram_matrix", "solve_shifted", "standardise"]
+__all__ = ["factorise", "gram_matrix", "solve_shifted"]
 
-_ROWS: Final = 32
 _ENLARGED: Final = (1e-12, 1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 
 
@@ -61,31 +60,3 @@ def factorise(matrix: Tensor) -> Tensor:
         "The probe's equations are too ill-conditioned to be solved. Use a smaller C, and check "
         "the activations for features of extreme size."
     )
-
-
-def standardise(train: Tensor, held_out: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Both sets in units of the training items' deviation, in float64; constants become zero.
-
-    Args:
-        train: (n, d) activations.
-        held_out: (m, d) activations.
-
-    Returns:
-        both standardised, the means (d,) and the inverse deviations (d,).
-    """
-    # In place and by blocks of rows: fresh memory costs more than the arithmetic here.
-    exact = train.to(torch.float64, copy=True)
-    mean = exact.mean(dim=0)
-    exact -= mean
-    variance = torch.zeros_like(mean)
-    for first in range(0, len(exact), _ROWS):
-        variance += exact[first : first + _ROWS].square().sum(dim=0)
-    deviation = (variance / len(exact)).sqrt()
-    # What rounding leaves of a constant feature is not a signal.
-    rounding = 10 * torch.finfo(torch.float64).eps * mean.abs()
-    inverse = torch.where(deviation <= rounding, torch.ones_like(deviation), 1 / deviation)
-    exact *= inverse
-    shown = held_out.to(torch.float64, copy=True)
-    shown -= mean
-    shown *= inverse
-    return exact, shown, mean, inverse

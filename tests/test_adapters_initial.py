@@ -96,6 +96,45 @@ def test_what_has_not_moved(init: str, dora: bool, form: torch.dtype, tmp_path: 
     assert one(tmp_path / "adapter", base=tmp_path / "base").verdict in ("weak", "effective")
 
 
+@pytest.mark.parametrize("init", ["pissa", "olora"])
+@pytest.mark.parametrize("dora", [False, True])
+@pytest.mark.parametrize("form", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kept", ["base as loaded", "base in float32"])
+def test_a_base_in_half_precision(
+    init: str, dora: bool, form: torch.dtype, kept: str, tmp_path: Path
+) -> None:
+    """PEFT rounds the start to the base's format, and then trains and saves it in float32."""
+
+    def build() -> torch.nn.Module:
+        return llama(hidden_size=64).to(form)
+
+    save_run(
+        tmp_path, build, 0, r=4, target_modules=["q_proj"], init_lora_weights=init, use_dora=dora
+    )  # fmt: skip
+    if kept == "base in float32":
+        file = tmp_path / "base" / "model.safetensors"
+        save_file({name: tensor.float() for name, tensor in load_file(file).items()}, file)
+    saved = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    assert {tensor.dtype for name, tensor in saved.items() if "lora_A" in name} == {torch.float32}
+    adapter, base = tmp_path / "adapter", tmp_path / "base"
+    if not (dora and kept == "base in float32"):
+        # There the magnitudes alone have the format that the base was loaded in.
+        assert one(adapter, base=base).verdict == "untrained"
+    audit = one(adapter, base=base, initial=tmp_path / "initial")
+    assert audit.verdict == "untrained"
+    rewrite(adapter, lambda n, t: {n: t * 1.003 if "lora_B" in n else t})
+    told, given = (
+        one(adapter, base=base, **options).totals.relative
+        for options in ({}, {"initial": tmp_path / "initial"})
+    )
+    assert given is not None and given > 1e-4
+    assert told == pytest.approx(given, rel=1e-3)
+    # Far less than the rounding of the start would hide.
+    rewrite(adapter, lambda n, t: {n: t / 1.003 * 1.00002 if "lora_B" in n else t})
+    if not dora:
+        assert one(adapter, base=base).verdict == "negligible"
+
+
 @pytest.mark.parametrize("shape", [(1100, 1300), (1300, 1100)])
 def test_leading_triplets_of_large_matrices(shape: tuple[int, int]) -> None:
     generator = torch.Generator().manual_seed(0)

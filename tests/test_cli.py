@@ -176,6 +176,15 @@ def test_bad_tables_are_named_by_row_and_column(tmp_path: Path) -> None:
     assert "'perhaps'" in message
 
 
+def test_a_file_in_another_encoding_is_named(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
+    ok("items", "facts:capitals", "--n", 8, "--out", good)
+    bad.write_bytes(good.read_bytes().replace(b"capital", b"c\xe4pital", 1))
+    for answers, items in ((bad, good), (good, bad)):
+        message = refused("behave", "report", answers, "--items", items)
+        assert message.startswith(f"Error: {bad} is not UTF-8 text")
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Callable[..., Path]:
     """A cache of the rows of a table."""

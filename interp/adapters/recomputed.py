@@ -10,6 +10,7 @@ Sources: PiSSA (Meng et al., 2024), section 3; OLoRA (Büyükakyüz, 2024), sect
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -67,7 +68,7 @@ def recomputed(update: Update, config: AdapterConfig) -> Update | Finding | None
     # Each pair of columns has the signs that the trained ones have.
     signs = torch.sign((left * b.float()).sum(dim=0) + (right * a.float()).sum(dim=1))
     signs = torch.where(signs == 0, 1.0, signs)
-    left, right = left * signs, right * signs[:, None]
+    left, right = _as_started(left * signs, right * signs[:, None], a, b, update.origin.dtype)
     return Update(
         update.name,
         update.module,
@@ -105,6 +106,26 @@ def leading_triplets(
     found = (u[:, order], values[order], v[order])
     first, second, third = (torch.from_numpy(part.copy()).float() for part in found)
     return first, second, third
+
+
+def _as_started(
+    left: torch.Tensor, right: torch.Tensor, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The factors as training found them: rounded to the format that the base was loaded in.
+
+    PEFT rounds them to it even where it then widens them again. That is the base's own format,
+    unless another one comes much closer to the trained factors: small steps leave it visible, and
+    beside large ones the rounding does not matter.
+    """
+    formats = dict.fromkeys((dtype, torch.float32, torch.bfloat16, torch.float16))
+    rounded = [(left.to(form).float(), right.to(form).float()) for form in formats]
+
+    def distance(pair: tuple[torch.Tensor, torch.Tensor]) -> float:
+        parts = zip(pair, (b, a), strict=True)
+        return math.prod(float((ours - saved.float()).norm()) for ours, saved in parts)
+
+    nearest = min(rounded, key=distance)
+    return nearest if distance(nearest) < distance(rounded[0]) / 4 else rounded[0]
 
 
 def _error(values: torch.Tensor, rank: int, size: float) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from interp.errors import ResultError, did_you_mean
-from interp.files import require_file
+from interp.files import numbered_lines
 
 __all__ = [
     "CODES",
@@ -127,16 +127,10 @@ def read_log(path: Path, needed: Sequence[str] = COUNTED) -> tuple[ConversionEnt
         ResultError: the file is missing or holds nothing, or up to ten faults with their lines: not
             JSON, a key missing, an unknown code, a trace coded twice.
     """
-    require_file(path, "a conversion log (one JSON object a line)", ResultError)
     entries: list[ConversionEntry] = []
     faults: list[str] = []
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise ResultError(f"{path} is not UTF-8 ({error}); expected a conversion log.") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
+    what = "a conversion log (one JSON object a line)"
+    for number, line in numbered_lines(path, what, ResultError):
         try:
             entries.append(parse_entry(json.loads(line), needed, number))
         except (ValueError, RecursionError) as error:

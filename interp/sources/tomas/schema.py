@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from interp.errors import SourceError, did_you_mean
-from interp.files import atomic_path, require_file
+from interp.files import atomic_path, numbered_lines
 from interp.open_grading import has_scored_words
 
 __all__ = [
@@ -96,18 +96,11 @@ def read_tomas(path: Path) -> tuple[TomasItem, ...]:
             with line and field: not JSON, a key missing, a value that is no string or empty, an id
             given twice.
     """
-    require_file(path, "a ToMAS item file (one JSON object a line)", SourceError)
     items: list[TomasItem] = []
     faults: list[str] = []
     seen: dict[str, int] = {}
-    try:
-        # Not splitlines: it also splits at characters that JSON allows inside a string.
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{path} is not UTF-8 ({error}); expected a ToMAS item file.") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
+    what = "a ToMAS item file (one JSON object a line)"
+    for number, line in numbered_lines(path, what, SourceError):
         try:
             record = _record(line)
         except (ValueError, RecursionError) as error:

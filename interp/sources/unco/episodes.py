@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from interp.errors import ResultError
-from interp.files import require_file, sha256_json
+from interp.files import numbered_lines, sha256_json
 from interp.sources.unco.environment import (
     State,
     action_to_json,
@@ -132,16 +132,9 @@ def read_episodes(path: Path) -> list[Mapping[str, Any]]:
     Raises:
         ResultError: the file is missing or empty, or a line is no episode; the line is named.
     """
-    require_file(path, "a log of episodes (interp unco play)", ResultError)
     found: list[Mapping[str, Any]] = []
-    try:
-        # Not splitlines: a message may hold characters that it takes for line ends.
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise ResultError(f"{path} is not UTF-8 text ({error}); expected a log.") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    what = "a log of episodes (interp unco play)"
+    for number, line in numbered_lines(path, what, ResultError):
         try:
             record = json.loads(line)
         except ValueError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from interp.errors import SourceError
-from interp.files import require_file
+from interp.files import numbered_lines
 from interp.sources.unco.defects import SETTINGS, Defect, Setting, defect_violation
 from interp.sources.unco.instantiate import Instance, logical_violation
 from interp.sources.unco.spec import (
@@ -199,15 +199,9 @@ def read_tasks(path: Path) -> tuple[Task, ...]:
     Raises:
         SourceError: the file is missing, or a line is no task; the line is named.
     """
-    require_file(path, "a file of unreliable-colleague tasks (interp unco build)", SourceError)
     tasks: dict[str, Task] = {}
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{path} is not UTF-8 text ({error}); expected tasks.") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    what = "a file of unreliable-colleague tasks (interp unco build)"
+    for number, line in numbered_lines(path, what, SourceError):
         try:
             task = task_from_json(json.loads(line))
         except (SourceError, ValueError) as error:
