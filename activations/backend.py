@@ -168,6 +168,10 @@ class ModelBackend(Protocol):
     def d_model(self) -> int: ...
     @property
     def model_id(self) -> str: ...
+    @property
+    def padded_because(self) -> str | None:
+        """Why captures are padded; None where sequences are packed into one row instead."""
+        ...
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Identity of weights, tokenizer, chat template, dtype and attention implementation."""

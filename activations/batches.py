@@ -10,12 +10,17 @@ import torch
 
 from interp.errors import ModelError
 
-__all__ = ["BATCH_TOKENS", "Halvings", "plan_batches", "run_batches"]
+__all__ = ["BATCH_TOKENS", "PACKED_TOKENS", "Halvings", "plan_batches", "run_batches"]
 
 T = TypeVar("T")
 
 BATCH_TOKENS: Final = 2048
 """Default budget of padded tokens a batch: fits a laptop, and larger ones are no faster there."""
+
+
+PACKED_TOKENS: Final = 768
+"""Largest batch where captures are packed on a CPU: what larger ones compute no longer fits into a
+processor's cache, and packing wastes nothing on small ones."""
 
 
 def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from activations.compression import load_filters, write_compressed
 from activations.layout import DATASETS, FORMAT, SCHEMA_VERSION, create_file, sharing_text
-from activations.manifests import flat, manifest_differences, refuse_mismatch
+from activations.manifests import flat, manifest_differences, refuse_mismatch, self_check_fault
 from interp.errors import CacheError, DamagedCacheError
 from interp.files import new_file, partial_path, require_file
 from interp.items import Item, item_from_record, items_sha256
@@ -369,6 +369,10 @@ def verify(cache: ActivationCache) -> list[str]:
         faults.append(f"{unfinished} of {cache.n_items} rows are not written")
     if cache.self_check_max_relative is None:
         faults.append("the self-check is missing: the extraction did not finish")
+    else:
+        dtype = str(cache.manifest["model"].get("dtype"))
+        fault = self_check_fault(cache.self_check_max_relative, dtype)
+        faults += [fault] if fault else []
     done = cache.done
     for layer in range(-1, cache.n_layers):
         name = f"resid_post, layer {layer}" if layer >= 0 else "resid_pre0"

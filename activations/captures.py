@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from activations.backend import Capture
 
-__all__ = ["Observe", "record", "relative", "tolerance_of"]
-
-_TOLERANCE: Final = {"float32": 1e-4}
-_ROUGH: Final = 0.1
+__all__ = ["Observe", "record", "relative"]
 
 Observe: TypeAlias = Callable[
     [Callable[[int, Tensor], None], Callable[[Tensor], None]], AbstractContextManager[None]
@@ -27,11 +24,6 @@ def relative(got: Tensor, expected: Tensor) -> float:
     """Largest ‖got − expected‖ / ‖expected‖ over the vectors of (…, d_model)."""
     size = expected.norm(dim=-1).clamp(min=torch.finfo(torch.float32).tiny)
     return float(((got - expected).norm(dim=-1) / size).max())
-
-
-def tolerance_of(dtype: str) -> float:
-    """Largest relative difference that counts as rounding in a model of this number type."""
-    return _TOLERANCE.get(dtype, _ROUGH)
 
 
 def record(

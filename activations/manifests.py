@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from interp.errors import CacheError
 
-__all__ = ["flat", "manifest_differences", "refuse_mismatch"]
+__all__ = ["flat", "manifest_differences", "refuse_mismatch", "self_check_fault", "tolerance_of"]
+
+_TOLERANCE: Final = {"float32": 1e-4, "float64": 1e-4}
+_ROUGH: Final = 0.1
 
 
 def flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -45,3 +48,18 @@ def refuse_mismatch(path: Path, differences: Sequence[str]) -> None:
             f"{path} holds the results of another model, source or setting and is left as it is. "
             f"Fields that differ: {'; '.join(differences)}. Choose another --out, or remove it."
         )
+
+
+def tolerance_of(dtype: str) -> float:
+    """Largest relative difference that counts as rounding in a model of this number type."""
+    return _TOLERANCE.get(dtype, _ROUGH)
+
+
+def self_check_fault(difference: float, dtype: str) -> str | None:
+    """What is wrong if rerun items differ by more than rounding explains; None if nothing is."""
+    if difference <= tolerance_of(dtype):
+        return None
+    return (
+        f"the self-check is {difference:.2g}, beyond what rounding explains in {dtype} "
+        f"({tolerance_of(dtype):g}): an item's activations depend on the batch that it is run in"
+    )

@@ -24,8 +24,9 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from activations.backend import Capture, Edit, SharedPrefix
 from activations.branches import head_rows
-from activations.captures import record, relative, tolerance_of
+from activations.captures import record, relative
 from activations.kept import lend_apart
+from activations.manifests import tolerance_of
 from activations.tokens import PaddedBatch, pad
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import torch
 
 from activations.backend import Capture, ModelBackend, Prompt, SharedPrefix
-from activations.batches import Halvings, plan_batches, run_batches
-from activations.captures import relative, tolerance_of
+from activations.batches import PACKED_TOKENS, Halvings, plan_batches, run_batches
+from activations.captures import relative
+from activations.manifests import tolerance_of
 from activations.sharing import PrefixGroup, find_groups, row_cost
 from interp.errors import SharingError
 
@@ -241,6 +242,8 @@ def run_plan(
         rows of one batch, and what `run` gave for them.
     """
     halvings = Halvings()
+    if backend.padded_because is None and not aligned:
+        batch_tokens = min(batch_tokens, PACKED_TOKENS)
     for group in plan.groups:
         if pending is not None and pending.isdisjoint(group.rows):
             continue

@@ -89,7 +89,7 @@ def extract(
     from activations import ModelSpec, describe_source
     from activations.cluster import Job, extract_on_ray
     from experiments.console import note, progress
-    from experiments.tables import sharing_sentence
+    from experiments.tables import self_check_sentence, sharing_sentence
 
     opened, found = open_items(source, view, n, seed, map_)
     spec = ModelSpec.parse(
@@ -125,8 +125,10 @@ def extract(
     with cache:
         note(sharing_sentence(cache.prefix_sharing))
         note(
-            f"{out}: {cache.n_items} items, self-check: largest relative difference of rerun items "
-            f"{cache.self_check_max_relative:.2g}"
+            f"{out}: {cache.n_items} items; "
+            + self_check_sentence(
+                cache.self_check_max_relative or 0.0, cache.manifest["model"]["dtype"]
+            )
         )
 
 

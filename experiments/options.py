@@ -111,7 +111,10 @@ LibraryOption = Annotated[
     typer.Option("--backend", help="What runs the model; all but hf are extras of their name."),
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="Torch device; auto takes a GPU.")]
-BatchOption = Annotated[int, typer.Option("--batch-tokens", help="Padded tokens a batch.")]
+BatchOption = Annotated[
+    int,
+    typer.Option("--batch-tokens", help="Tokens a batch, padded; 768 at most where a CPU packs."),
+]
 AdapterOption = Annotated[
     Path | None,
     typer.Option("--adapter", help="PEFT adapter folder to attach; needs interp[train]."),

@@ -52,9 +52,28 @@ def sharing_sentence(shared: Mapping[str, Any] | None) -> str:
         return "Shared prefixes: not recorded in this file"
     if shared["off"] is not None:
         return f"No prefix was shared: {shared['off']}"
+    number = (
+        "1 shared prefix" if shared["prefixes"] == 1 else f"{shared['prefixes']} shared prefixes"
+    )
     return (
-        f"{shared['prefixes']} shared prefixes for {shared['items']} items: "
+        f"{number} for {shared['items']} items: "
         f"{shared['tokens_saved']:,} of {shared['tokens']:,} prompt tokens not run again"
+    )
+
+
+def self_check_sentence(difference: float, dtype: str) -> str:
+    """What the rerun items of an extraction say, and what it means in this number type."""
+    from activations.manifests import self_check_fault, tolerance_of
+
+    fault = self_check_fault(difference, dtype)
+    if fault is not None:
+        return f"WARNING: {fault}. Do not use these numbers before you know why"
+    said = f"self-check: items that were rerun alone differ by at most {difference:.2g}"
+    if tolerance_of(dtype) < 0.01:
+        return f"{said}, which is rounding (allowed in {dtype}: {tolerance_of(dtype):g})"
+    return (
+        f"{said}. In {dtype} a batch of another shape alone moves activations by 1 to 2%: smaller "
+        f"effects than that need --dtype float32"
     )
 
 

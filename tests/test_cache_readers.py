@@ -14,6 +14,7 @@ import pytest
 from commands import invoke
 
 from activations import ActivationCache, HFBackend, describe_source, extract
+from experiments.tables import self_check_sentence
 from interp import Item, Message, open_source
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -106,6 +107,9 @@ def test_verify_says_what_is_wrong_and_exits_with_3(
     def rename(file: h5py.File) -> None:
         file["item_id"][0] = "someone else"
 
+    def depends_on_the_batch(file: h5py.File) -> None:
+        file.attrs["self_check_max_relative"] = 2e-3
+
     def undo(file: h5py.File) -> None:
         file["done"][5] = 0
 
@@ -116,6 +120,7 @@ def test_verify_says_what_is_wrong_and_exits_with_3(
     assert "item_id differs from what the items say" in faults_of(rename)
     # Rows in another order are as consistent as before, but not what the manifest names.
     assert "the items are not those of the manifest" in faults_of(exchange_items)
+    assert "beyond what rounding explains in float32" in faults_of(depends_on_the_batch)
     assert "1 of 40 rows are not written" in faults_of(undo)
     assert "answer_logits" in faults_of(drop)
     # A file that cannot be opened is not sound either; one that is not there is a mistake.
@@ -124,3 +129,12 @@ def test_verify_says_what_is_wrong_and_exits_with_3(
     assert cut.exit_code == 3
     assert "truncated" in cut.stdout
     assert invoke("cache", "verify", tmp_path / "none.h5").exit_code == 2
+
+
+def test_the_self_check_is_explained_in_the_models_number_type() -> None:
+    assert "which is rounding (allowed in float32: 0.0001)" in self_check_sentence(9e-7, "float32")
+    assert self_check_sentence(2e-3, "float32").startswith("WARNING: the self-check is 0.002")
+    # The same number is ordinary noise in bfloat16, and said to be.
+    noise = self_check_sentence(1.5e-2, "bfloat16")
+    assert "moves activations by 1 to 2%" in noise
+    assert self_check_sentence(0.2, "bfloat16").startswith("WARNING")

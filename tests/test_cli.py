@@ -55,7 +55,7 @@ def test_sharing_can_be_turned_off_and_gives_the_same_manifest(
 ) -> None:
     base = ["extract", "--model", model_folder, "--source", "facts", "--n", 24, "--out"]
     said = ok(*base, tmp_path / "on.h5").stderr
-    assert re.search(r"\d+ shared prefixes for \d+ items: [\d,]+ of [\d,]+ prompt tokens", said)
+    assert re.search(r"\d+ shared prefix(es)? for \d+ items: [\d,]+ of [\d,]+ prompt tokens", said)
     assert "No prefix was shared" in ok(*base, tmp_path / "off.h5", "--no-prefix-sharing").stderr
     on, off = (
         json.loads(ok("cache", "info", tmp_path / name, "--json").stdout)
