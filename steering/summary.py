@@ -212,7 +212,9 @@ def _grid(sweep: SteeringSweep, rows: list[dict[str, Any]]) -> list[dict[str, An
 
 
 def _points(e: Estimate) -> str:
-    return f"{100 * e.value:+.1f} points [{100 * e.low:+.1f}, {100 * e.high:+.1f}]"
+    # Added to 0, a rounded −0 loses its sign.
+    value, low, high = (round(100 * number, 1) + 0.0 for number in (e.value, e.low, e.high))
+    return f"{value:+.1f} points [{low:+.1f}, {high:+.1f}]"
 
 
 def _always(verdicts: NDArray[np.bool_]) -> bool | None:
