@@ -16,7 +16,7 @@ from activations.backend import Capture, Edit, Prefix, Prompt, SharedPrefix, Ver
 from activations.captures import record
 from activations.digests import identity, parameters_sha256
 from activations.greedy import greedy_continuations, stop_ids_of
-from activations.hooks import edited, find_blocks, input_device, observed
+from activations.hooks import edited, find_blocks, has_foreign_hooks, input_device, observed
 from activations.kept import keeps_all, lend, repeat, why_not_continuable, why_not_lendable
 from activations.packed import UnpackableError, capture_packed, in_rows, why_not_packable
 from activations.tokens import PaddedBatch, pad, require_room, tokenize, verdict_ids
@@ -189,9 +189,15 @@ class HFBackend:
         counted = batch.is_token & (batch.position_ids > 0)
         return self._captured(batch, positions, counted, logit_ids)
 
-    @cached_property
+    @property
     def padded_because(self) -> str | None:
         """Why captures are padded and not packed; None where they are packed."""
+        if has_foreign_hooks(self.model):
+            return "a hook on it expects a row a sequence"
+        return self._unpackable
+
+    @cached_property
+    def _unpackable(self) -> str | None:
         return why_not_packable(self, self._parameters)
 
     def _captured(
@@ -208,7 +214,7 @@ class HFBackend:
             try:
                 return capture_packed(self, batch, columns, counted, logit_ids, prefix)
             except UnpackableError as reason:
-                self.padded_because = str(reason)
+                self._unpackable = str(reason)
 
         def run() -> Tensor:
             if prefix is None:

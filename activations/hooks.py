@@ -16,6 +16,7 @@ __all__ = [
     "count_hooks",
     "edited",
     "find_blocks",
+    "has_foreign_hooks",
     "hidden_of",
     "input_device",
     "observed",
@@ -170,6 +171,18 @@ def edited(blocks: nn.ModuleList, edits: Sequence[Edit]) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def has_foreign_hooks(model: nn.Module) -> bool:
+    """Whether a module has hooks beside those of this module and those transformers leaves behind.
+
+    They may tell sequences apart by their rows.
+    """
+    return any(
+        not (getattr(hook, "__module__", None) or "").startswith(("transformers.", __name__))
+        for module in model.modules()
+        for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    )
 
 
 def count_hooks(model: nn.Module) -> int:

@@ -269,7 +269,7 @@ def measure(
         for side in ("right", "left")
     }
     backend["padded"] = wrap(HFBackend(model, None, model_id=name))
-    backend["padded"].padded_because = "to see that it is the same"
+    backend["padded"]._unpackable = "to see that it is the same"
     # transformers puts hooks of its own on a model when hidden states are first asked for.
     references = [alone(model, backend["right"].blocks, ids) for ids in SEQUENCES]
     before = count_hooks(model)

@@ -21,7 +21,7 @@ PREFIX = list(range(20, 81))
 
 def padded(backend: HFBackend) -> HFBackend:
     """The same backend, told not to pack."""
-    backend.padded_because = "the test says so"
+    backend._unpackable = "the test says so"
     return backend
 
 
@@ -77,7 +77,14 @@ def test_packed_and_padded_captures_agree_and_only_tokens_are_run(
     packed, plain = tiny_backend(family), padded(tiny_backend(family))
     assert packed.padded_because is None
     shapes: list[tuple[int, ...]] = []
-    packed.blocks[1].register_forward_hook(lambda _m, _a, out: shapes.append(tuple(out.shape)))
+    forward = packed.blocks[1].forward
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        output = forward(*args, **kwargs)
+        shapes.append(tuple(output.shape))
+        return output
+
+    packed.blocks[1].forward = watched
     hooks = count_hooks(packed.model)
     captures = []
     for backend in (packed, plain):
@@ -130,9 +137,14 @@ def test_a_model_that_mixes_tokens_elsewhere_is_found_by_trying(
 ) -> None:
     backend = tiny_backend()
     # As a convolution does: each token takes something of the one before it.
-    backend.blocks[0].mlp.register_forward_hook(
-        lambda _m, _a, out: out + torch.nn.functional.pad(out, (0, 0, 1, 0))[:, :-1]
-    )
+    mlp = backend.blocks[0].mlp
+    own = mlp.forward
+
+    def mixing(hidden: Tensor) -> Tensor:
+        output: Tensor = own(hidden)
+        return output + torch.nn.functional.pad(output, (0, 0, 1, 0))[:, :-1]
+
+    mlp.forward = mixing
     assert "packed, it differs by" in str(backend.padded_because)
     capture = backend.capture(SEQUENCES, POSITIONS, [3])
     alone = backend.capture([SEQUENCES[1]], [POSITIONS[1]], [3])
@@ -154,6 +166,31 @@ def test_an_attention_that_turns_out_otherwise_falls_back(
     assert backend.padded_because == "its attention has sinks"
     assert backend.model.config._attn_implementation == "sdpa"
     assert relative(got.resid_post, expected.resid_post) < 2e-6
+
+
+def test_hooks_of_others_are_given_a_row_a_sequence(
+    tiny_backend: Callable[..., HFBackend],
+) -> None:
+    backend, plain = tiny_backend(), padded(tiny_backend())
+    seen: list[tuple[int, ...]] = []
+
+    def moves_the_first_row(_m: Any, _a: Any, output: Tensor) -> Tensor:
+        seen.append(tuple(output.shape))
+        return output * torch.tensor([2.0, *[1.0] * (len(output) - 1)])[:, None, None]
+
+    before = backend.capture(SEQUENCES, POSITIONS, [3])
+    captures = []
+    for each in (backend, plain):
+        handle = each.blocks[1].register_forward_hook(moves_the_first_row)
+        assert "hook" in str(each.padded_because) or each is plain
+        captures.append(each.capture(SEQUENCES, POSITIONS, [3]))
+        handle.remove()
+    assert {shape[0] for shape in seen} == {len(SEQUENCES)}
+    assert torch.equal(captures[0].resid_post, captures[1].resid_post)
+    assert relative(captures[0].resid_post[0, 1], 2 * before.resid_post[0, 1]) < 2e-6
+    assert relative(captures[0].resid_post[1:], before.resid_post[1:]) < 2e-6
+    # The hook gone, sequences are packed again.
+    assert backend.padded_because is None
 
 
 @pytest.mark.parametrize("hook_point", ["resid_pre", "resid_post"])
