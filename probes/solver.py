@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import LinAlgWarning
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
@@ -60,15 +61,26 @@ def fit_probe(activations: NDArray[np.float32], labels: NDArray[np.bool_], *, C:
     require_strength(C)
     scaler = StandardScaler()
     standardised = scaler.fit_transform(activations.astype(np.float64))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", ConvergenceWarning)
-        try:
-            model = LogisticRegression(C=C, tol=_TOLERANCE, max_iter=_MAX_ITERATIONS)
-            model.fit(standardised, labels)
-        except ConvergenceWarning as error:
-            raise ProbeError(
-                f"The probe at C = {C} did not converge in {_MAX_ITERATIONS} iterations. "
-                f"Use a smaller C."
-            ) from error
+    model = _converged(standardised, labels, C)
     weight = model.coef_[0] / scaler.scale_
     return Probe(weight, float(model.intercept_[0] - scaler.mean_ @ weight))
+
+
+def _converged(
+    standardised: NDArray[np.float64], labels: NDArray[np.bool_], C: float
+) -> LogisticRegression:
+    faults = []
+    # L-BFGS gives up where rounding hides what its line search still gains; Newton steps need none.
+    for solver in ("lbfgs", "newton-cholesky"):
+        model = LogisticRegression(C=C, solver=solver, tol=_TOLERANCE, max_iter=_MAX_ITERATIONS)
+        with warnings.catch_warnings():
+            for kind in (ConvergenceWarning, LinAlgWarning):
+                warnings.simplefilter("error", kind)
+            try:
+                return model.fit(standardised, labels)
+            except (ConvergenceWarning, LinAlgWarning) as fault:
+                faults.append(f"{solver}: {str(fault).splitlines()[0]}")
+    raise ProbeError(
+        f"The probe at C = {C} did not converge in scikit-learn ({'; '.join(faults)}). "
+        f"Use a smaller C, or --solver batched."
+    )

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
@@ -46,6 +46,8 @@ def batched(
     columns=st.sampled_from([1, 3, 9]),
     seed=st.integers(0, 10**6),
 )
+# Here scikit-learn's L-BFGS stops at a line search that rounding defeats.
+@example(shape=(30, 60), share=0.15, twist="separable", columns=1, seed=1249)
 def test_decisions_are_those_of_scikit_learn_converged(shape, share, twist, columns, seed) -> None:
     n, d = shape
     rng = np.random.default_rng(seed)
