@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 
 from activations.hf import HFBackend
 from interp.adapters.config import read_config
-from interp.adapters.targets import targeted
+from interp.adapters.targets import idle_targets, targeted
 from interp.adapters.tensors import open_tensors
 from interp.errors import ModelError
 from interp.files import sha256_file, sha256_json
@@ -78,8 +78,8 @@ def adapted(backend: HFBackend, path: Path) -> Iterator[HFBackend]:
 
     Raises:
         ModelError: peft is not installed, the folder is no adapter of this model, some of its
-            tensors do not match the model (these are named), or accelerate keeps weights elsewhere
-            than where they are used.
+            targets or tensors do not match the model (these are named), or accelerate keeps weights
+            elsewhere than where they are used.
     """
     if not _peft_is_there():
         raise ModelError(
@@ -97,6 +97,7 @@ def adapted(backend: HFBackend, path: Path) -> Iterator[HFBackend]:
         )
     modules = dict(model.named_modules())
     trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    _require_all_targets(modules, path, backend.model_id)
     kept = _rewritten_weights(model, path)
     try:
         with _attached(model, path, backend.model_id) as wrapped:
@@ -191,6 +192,18 @@ def _attached(model: Any, path: Path, model_id: str) -> Iterator[Any]:
         yield wrapped
     finally:
         wrapped.unload()
+
+
+def _require_all_targets(modules: Iterable[str], path: Path, model_id: str) -> None:
+    """PEFT itself is content if one of the targets is there."""
+    config, _ = read_config(path / _CONFIG)
+    idle = [] if config is None else idle_targets(config, modules)
+    if idle:
+        raise ModelError(
+            f"The adapter {path} does not fit {model_id}: the model has no module for "
+            f"{', '.join(map(repr, idle))} among its targets. Check that it was trained on this "
+            f"model."
+        )
 
 
 def _require_all_tensors(wrapped: Any, saved: set[str], path: Path, model_id: str) -> None:

@@ -371,7 +371,8 @@ def verify(cache: ActivationCache) -> list[str]:
         faults.append("the self-check is missing: the extraction did not finish")
     else:
         dtype = str(cache.manifest["model"].get("dtype"))
-        fault = self_check_fault(cache.self_check_max_relative, dtype)
+        store = str(cache.manifest.get("store"))
+        fault = self_check_fault(cache.self_check_max_relative, dtype, store)
         faults += [fault] if fault else []
     done = cache.done
     for layer in range(-1, cache.n_layers):

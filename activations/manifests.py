@@ -12,6 +12,8 @@ __all__ = ["flat", "manifest_differences", "refuse_mismatch", "self_check_fault"
 
 _TOLERANCE: Final = {"float32": 1e-4, "float64": 1e-4}
 _ROUGH: Final = 0.1
+_STORED: Final = {"float16": 2.0**-11}
+"""Half a unit in the last place, of what a file rounds to."""
 
 
 def flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -50,16 +52,22 @@ def refuse_mismatch(path: Path, differences: Sequence[str]) -> None:
         )
 
 
-def tolerance_of(dtype: str) -> float:
-    """Largest relative difference that counts as rounding in a model of this number type."""
-    return _TOLERANCE.get(dtype, _ROUGH)
+def tolerance_of(dtype: str, store: str = "float32") -> float:
+    """Largest relative difference that counts as rounding.
+
+    Args:
+        dtype: number type of the model.
+        store: number type of the file.
+    """
+    return _TOLERANCE.get(dtype, _ROUGH) + _STORED.get(store, 0.0)
 
 
-def self_check_fault(difference: float, dtype: str) -> str | None:
+def self_check_fault(difference: float, dtype: str, store: str = "float32") -> str | None:
     """What is wrong if rerun items differ by more than rounding explains; None if nothing is."""
-    if difference <= tolerance_of(dtype):
+    allowed = tolerance_of(dtype, store)
+    if difference <= allowed:
         return None
     return (
         f"the self-check is {difference:.2g}, beyond what rounding explains in {dtype} "
-        f"({tolerance_of(dtype):g}): an item's activations depend on the batch that it is run in"
+        f"({allowed:.2g}): an item's activations depend on the batch that it is run in"
     )

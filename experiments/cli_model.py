@@ -127,7 +127,9 @@ def extract(
         note(
             f"{out}: {cache.n_items} items; "
             + self_check_sentence(
-                cache.self_check_max_relative or 0.0, cache.manifest["model"]["dtype"]
+                cache.self_check_max_relative or 0.0,
+                cache.manifest["model"]["dtype"],
+                cache.manifest["store"],
             )
         )
 

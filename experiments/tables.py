@@ -61,16 +61,17 @@ def sharing_sentence(shared: Mapping[str, Any] | None) -> str:
     )
 
 
-def self_check_sentence(difference: float, dtype: str) -> str:
+def self_check_sentence(difference: float, dtype: str, store: str = "float32") -> str:
     """What the rerun items of an extraction say, and what it means in this number type."""
     from activations.manifests import self_check_fault, tolerance_of
 
-    fault = self_check_fault(difference, dtype)
+    fault = self_check_fault(difference, dtype, store)
     if fault is not None:
         return f"WARNING: {fault}. Do not use these numbers before you know why"
     said = f"self-check: items that were rerun alone differ by at most {difference:.2g}"
     if tolerance_of(dtype) < 0.01:
-        return f"{said}, which is rounding (allowed in {dtype}: {tolerance_of(dtype):g})"
+        where = dtype if store == "float32" else f"{dtype} stored as {store}"
+        return f"{said}, which is rounding (allowed in {where}: {tolerance_of(dtype, store):.2g})"
     return (
         f"{said}. In {dtype} a batch of another shape alone moves activations by 1 to 2%: smaller "
         f"effects than that need --dtype float32"

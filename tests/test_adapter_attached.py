@@ -110,6 +110,21 @@ def test_adapters_of_another_model_and_folders_without_one_are_refused(
         adapted(backend, tmp_path).__enter__()
 
 
+def test_a_target_that_matches_no_module_is_named(
+    tmp_path: Path, tiny_model: Callable[..., Any], tiny_backend: Callable[..., HFBackend]
+) -> None:
+    save_adapter(tiny_model("llama"), tmp_path / "a")
+    path = tmp_path / "a" / "adapter_config.json"
+    config = json.loads(path.read_text())
+    backend = tiny_backend("llama")
+    before = backend.logits(SEQUENCES, IDS)
+    # The tensors all fit: PEFT takes what it finds, and says nothing of the rest.
+    path.write_text(json.dumps(config | {"target_modules": ["q_proj", "v_proj", "gone"]}))
+    with pytest.raises(ModelError, match=r"no module for 'gone' among its targets"):
+        adapted(backend, tmp_path / "a").__enter__()
+    assert torch.equal(backend.logits(SEQUENCES, IDS), before)
+
+
 def test_without_peft_the_extra_is_named(
     tmp_path: Path, tiny_backend: Callable[..., HFBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,23 @@ def test_verify_says_what_is_wrong_and_exits_with_3(
     assert invoke("cache", "verify", tmp_path / "none.h5").exit_code == 2
 
 
+def test_the_rounding_of_a_float16_file_is_no_fault(tmp_path: Path, model_folder: Path) -> None:
+    path = tmp_path / "c.h5"
+    base = ("extract", "--source", "facts", "--n", 40, "--model", model_folder, "--device", "cpu")
+    said = invoke(*base, "--store", "float16", "--out", path)
+    assert said.exit_code == 0
+    assert "WARNING" not in said.stderr
+    assert "allowed in float32 stored as float16: 0.00059" in said.stderr.replace("\n", " ")
+    with ActivationCache.open(path) as cache:
+        # The control: it is more than a float32 file may have.
+        assert cache.self_check_max_relative is not None
+        assert 1e-4 < cache.self_check_max_relative < 2**-11
+    assert invoke("cache", "verify", path).exit_code == 0
+    with h5py.File(path, "r+") as file:
+        file.attrs["self_check_max_relative"] = 1e-3
+    assert invoke("cache", "verify", path).exit_code == 3
+
+
 def test_the_self_check_is_explained_in_the_models_number_type() -> None:
     assert "which is rounding (allowed in float32: 0.0001)" in self_check_sentence(9e-7, "float32")
     assert self_check_sentence(2e-3, "float32").startswith("WARNING: the self-check is 0.002")

@@ -11,7 +11,7 @@ from interp.adapters.config import AdapterConfig
 from interp.adapters.findings import Finding, finding, named
 from interp.adapters.keys import ParsedKey
 
-__all__ = ["about_base_targets", "about_targets", "may_own", "targeted", "within"]
+__all__ = ["about_base_targets", "about_targets", "idle_targets", "may_own", "targeted", "within"]
 
 _ALL_LINEAR: Final = "all-linear"
 # PEFT itself adds these to the saved modules of such tasks; a model has one of them.
@@ -69,7 +69,7 @@ def about_targets(config: AdapterConfig, keys: Sequence[ParsedKey]) -> list[Find
     modules = {key.module for key in keys if key.part not in ("saved", _TOKENS) and key.module}
     if not modules:
         return found
-    idle = _idle_targets(config, modules)
+    idle = idle_targets(config, modules)
     if idle:
         found.append(finding("targets_match_nothing", f"No module for {named(idle)}."))
     strays = [
@@ -212,7 +212,7 @@ def _follows(config: AdapterConfig, module: str, modules: Iterable[str]) -> bool
     )
 
 
-def _idle_targets(config: AdapterConfig, modules: Iterable[str]) -> list[str]:
+def idle_targets(config: AdapterConfig, modules: Iterable[str]) -> list[str]:
     """Targets and layers without a module, other than those that the config itself excludes."""
     raw = config.raw
     targets, modules = raw.get("target_modules"), list(modules)
