@@ -103,7 +103,9 @@ def _quantized(spec: ModelSpec) -> Any:
 def _why_not(spec: ModelSpec, error: Exception) -> str:
     lines = str(error).strip().splitlines()
     reason = f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
-    if spec.kind == "gguf":
+    if "attn_implementation" in reason:
+        hint = "Give another --attn: eager and sdpa need nothing installed."
+    elif spec.kind == "gguf":
         size = Path(spec.location).stat().st_size
         hint = f"The file has {size:,} bytes; it may be truncated: copy or download it again."
     elif spec.kind == "local":

@@ -93,6 +93,22 @@ def test_configs(changes: dict[str, object], code: str, verdict: str, trained: P
     json.dumps(audit_to_json(audit), allow_nan=False)
 
 
+def test_a_fault_of_every_module_is_one_finding_with_its_cause(trained: Path) -> None:
+    configure(trained / "adapter", r=8)
+    audit = one(trained / "adapter")
+    (found,) = (found for found in audit.findings if found.code == "rank_mismatch")
+    modules = len(audit.modules)
+    assert modules > 3
+    assert found.message.count("has rank 4, the config says 8.") == 3
+    assert found.message.endswith(f" {modules - 3} more are like these.")
+    assert "of different runs" in audit.summary
+    # Without an r nothing says that they are of different runs.
+    configure(trained / "adapter", r=None)
+    audit = one(trained / "adapter")
+    assert audit.verdict == "broken" and "of different runs" not in audit.summary
+    assert "write the value of the run into the config" in audit.summary
+
+
 def test_a_damaged_base_gives_no_relative_figures(trained: Path) -> None:
     file = trained / "base" / "model.safetensors"
     tensors = load_file(file)

@@ -199,6 +199,14 @@ def test_a_hub_that_cannot_be_reached_is_one_paragraph() -> None:
         load_backend(ModelSpec.parse("nobody/nothing", device="cpu"))
 
 
+def test_an_attention_that_transformers_does_not_know_is_not_blamed_on_the_file(
+    model_folder: Path,
+) -> None:
+    with pytest.raises(ModelError, match="Give another --attn") as caught:
+        load_backend(ModelSpec.parse(str(model_folder), device="cpu", attn="nosuch"))
+    assert "complete model folder" not in str(caught.value)
+
+
 def test_a_folder_that_is_no_model_is_one_paragraph(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "nonsense"}')
     with pytest.raises(ModelError, match="cannot be loaded"):

@@ -193,6 +193,21 @@ def test_hooks_of_others_are_given_a_row_a_sequence(
     assert backend.padded_because is None
 
 
+def test_hooks_that_transformers_leaves_behind_change_nothing(
+    tiny_backend: Callable[..., HFBackend],
+) -> None:
+    backend = tiny_backend()
+    before = backend.capture(SEQUENCES, POSITIONS, [3])
+    fresh = count_hooks(backend.model)
+    backend.model(input_ids=torch.tensor([[5, 6, 7]]), output_hidden_states=True)
+    left = count_hooks(backend.model)
+    assert left > fresh
+    assert backend.padded_because is None
+    after = backend.capture(SEQUENCES, POSITIONS, [3])
+    assert torch.equal(after.resid_post, before.resid_post)
+    assert count_hooks(backend.model) == left
+
+
 @pytest.mark.parametrize("hook_point", ["resid_pre", "resid_post"])
 def test_edits_are_given_rows_and_columns(
     hook_point: Any, tiny_backend: Callable[..., HFBackend]

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from steered import unit
 
 from activations import ActivationCache, Edit, HFBackend, describe_source, extract
 from interp import Item, load_items, open_source
 from interp.direction import (
-    Direction,
     class_mean_direction,
     random_direction,
     read_direction,
@@ -20,23 +20,6 @@ from interp.errors import SteeringError
 from steering import SignedItems, fold_direction, sweep_steering, write_steering
 
 FAMILIES = ("llama", "qwen3", "gemma3", "gpt2")
-
-
-def unit(values: list[float], layer: int = 0, **changes: Any) -> Direction:
-    vector = np.array(values, dtype=np.float32)
-    fields: dict[str, Any] = {
-        "vector": vector / np.linalg.norm(vector),
-        "layer": layer,
-        "hook_point": "resid_post",
-        "method": "class_mean",
-        "class_gap": 1.0,
-        "median_norm": 2.0,
-        "model_id": "m",
-        "token_rule": "last_prompt",
-        "n_true": 1,
-        "n_false": 1,
-    }
-    return Direction(**fields | changes)
 
 
 def test_the_class_mean_direction_by_hand(tmp_path: Path) -> None:

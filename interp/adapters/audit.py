@@ -14,7 +14,7 @@ from interp.adapters.against import about_base, about_saved, same_model
 from interp.adapters.base import BaseModel, live_base, open_base
 from interp.adapters.budget import Budget, live_budget, read_budget
 from interp.adapters.direction import about_direction, overlap_of
-from interp.adapters.findings import Finding
+from interp.adapters.findings import Finding, gathered
 from interp.adapters.full import FULL, about_full, full_checkpoints, full_updates
 from interp.adapters.initial import from_start, initial_updates, read_initial
 from interp.adapters.locate import AdapterFolder, find_adapters, find_runs
@@ -294,7 +294,7 @@ def _concluded(
         # The few modules that were found do not stand for the whole.
         totals = replace(totals, relative=None)
     together = dict.fromkeys([*findings, *judgement.findings, *found])
-    ordered = sorted(together, key=lambda f: _ORDER[f.severity])
+    ordered = gathered(sorted(together, key=lambda f: _ORDER[f.severity]))
     return AdapterAudit(
         path=path,
         method=method,

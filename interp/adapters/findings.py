@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-__all__ = ["REMEDIES", "Finding", "Severity", "breaks", "finding", "named"]
+__all__ = ["REMEDIES", "Finding", "Severity", "breaks", "finding", "gathered", "named"]
 
 Severity = Literal["error", "warning", "info"]
+
+_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +172,26 @@ def finding(code: str, message: str, *, remedy: str | None = None) -> Finding:
     return Finding(code, _SEVERITIES[code], message, remedy or REMEDIES[code])
 
 
+def gathered(findings: Sequence[Finding]) -> list[Finding]:
+    """One finding a code and remedy, in the order of the first: a fault of every module is one."""
+    alike: dict[tuple[str, str], list[Finding]] = {}
+    for found in findings:
+        alike.setdefault((found.code, found.remedy), []).append(found)
+    gathered = []
+    for same in alike.values():
+        message = " ".join(found.message for found in same[:_SHOWN])
+        if len(same) > _SHOWN:
+            message += f" {len(same) - _SHOWN} more are like these."
+        gathered.append(replace(same[0], message=message))
+    return gathered
+
+
 def breaks(code: str) -> bool:
     """Whether a finding of this code makes the adapter `broken`."""
     return code in _BREAKING
 
 
-def named(names: list[str], limit: int = 3) -> str:
+def named(names: list[str], limit: int = _SHOWN) -> str:
     """The first few names, and how many there are."""
     shown = ", ".join(names[:limit])
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"

@@ -14,7 +14,7 @@ import torch
 
 from interp.adapters.building import fault
 from interp.adapters.delta import BLOCK_ELEMENTS, Dense, Layout, LowRank, to_matrix
-from interp.adapters.findings import finding
+from interp.adapters.findings import REMEDIES, finding
 from interp.adapters.targets import may_own
 from interp.adapters.updates import (
     Context,
@@ -81,6 +81,7 @@ def _paired(group: Group, context: Context, name_a: str, name_b: str) -> Update:
             finding(
                 "rank_mismatch",
                 f"{group.module} has rank {rank}, the config says {config.rank_of(group.module)}.",
+                remedy=REMEDIES["rank_missing"] if config.raw.get("r") is None else None,
             )
         )
     embedding = name_a == "lora_embedding_A"

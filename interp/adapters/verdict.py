@@ -261,7 +261,9 @@ def explain(judgement: Judgement, findings: Sequence[Finding]) -> str:
         idle = "; try: check that its parameters require gradients and reach the optimiser"
         return f"This adapter is its base: {basis}{tail}{advice or idle}."
     if judgement.verdict == "negligible":
-        return f"This adapter will decode like its base: {basis}{tail}{advice}.{gain}"
+        return (
+            f"This adapter will decode like its base, or very nearly: {basis}{tail}{advice}.{gain}"
+        )
     if judgement.verdict == "weak":
         return f"This adapter will decode mostly like its base: {basis}{tail}{advice}.{gain}"
     if judgement.verdict == "extreme":
