@@ -13,6 +13,7 @@ from activations.batches import PACKED_TOKENS, Halvings, plan_batches, run_batch
 from activations.captures import relative
 from activations.manifests import tolerance_of
 from activations.sharing import PrefixGroup, find_groups, row_cost
+from activations.workers import spread_batches
 from interp.errors import SharingError
 
 __all__ = [
@@ -221,6 +222,7 @@ def run_plan(
     more: int = 0,
     aligned: bool = False,
     pending: Set[int] | None = None,
+    workers: int = 1,
 ) -> Iterator[tuple[list[int], T]]:
     """Run the rows of a plan in batches, each with the prefix that its rows share.
 
@@ -237,6 +239,8 @@ def run_plan(
         aligned: whether rows of unequal length need a prefix that can be shifted (`prefill` and
             `generate`); where it cannot be, batches hold rows of one length.
         pending: rows to run; None runs all.
+        workers: processes that the batches are spread over; see `spread_batches` for what `run` may
+            be then.
 
     Yields:
         rows of one batch, and what `run` gave for them.
@@ -256,16 +260,19 @@ def run_plan(
             for rows in parts
             for batch in _batches(rows, [row_cost(own[row], copied) for row in rows], batch_tokens)
         ]
-        yield from run_batches(
+        yield from spread_batches(
             _left(batches, pending),
             lambda rows, p=prefix: run(rows, p),  # type: ignore[misc]
             halvings,
+            workers=workers,
         )
         # Not kept while the next prefix is run.
         del prefix
     costs = [reading.length(row) + more for row in plan.plain]
     batches = _batches(plan.plain, costs, batch_tokens)
-    yield from run_batches(_left(batches, pending), lambda rows: run(rows, None), halvings)
+    yield from spread_batches(
+        _left(batches, pending), lambda rows: run(rows, None), halvings, workers=workers
+    )
 
 
 def _left(batches: list[list[int]], pending: Set[int] | None) -> list[list[int]]:

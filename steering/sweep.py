@@ -13,6 +13,7 @@ from activations.answers import forced_logits
 from activations.batches import BATCH_TOKENS
 from activations.cache import manifest_differences
 from activations.head import VerdictHead, verdict_head
+from activations.workers import workers_for
 from interp.errors import SteeringError
 from interp.items import Item, Message
 from interp.vocabulary import TokenRule
@@ -141,7 +142,7 @@ def sweep_steering(
     if alpha_unit == "median":
         alpha = np.array([cell.size for cell in cells])
     texts, text_logits, text_push = (
-        _text(backend, items, signed, places, batch_tokens)
+        _text(backend, items, signed, places, batch_tokens, prefix_sharing and not plain)
         if "text" in settings.conditions
         else ((), np.empty((0, len(items), 2), np.float32), np.empty((0, len(items)), np.int8))
     )
@@ -260,6 +261,7 @@ def _text(
     signed: SignedItems,
     places: Sequence[str],
     batch_tokens: int,
+    prefix_sharing: bool,
 ) -> tuple[tuple[Cell, ...], NDArray[np.float32], NDArray[np.int8]]:
     """Forced choices after prompts that end with the probe's verdict; each prompt is run once."""
     signs = np.stack([_signs(signed, _layers(signed, place)) for place in places])
@@ -267,7 +269,13 @@ def _text(
     told: tuple[Prompt, ...] = backend.tokenize(
         [with_verdict(items[item], sign > 0) for item, sign in wanted]
     )
-    found = dict(zip(wanted, forced_logits(backend, told, batch_tokens=batch_tokens), strict=True))
+    said = forced_logits(
+        *(backend, told),
+        batch_tokens=batch_tokens,
+        prefix_sharing=prefix_sharing,
+        workers=workers_for(backend),
+    )
+    found = dict(zip(wanted, said, strict=True))
     logits = np.array([[found[item, int(s)] for item, s in enumerate(row)] for row in signs])
     return tuple(Cell(place, 0.0, "text") for place in places), logits, signs.astype(np.int8)
 
