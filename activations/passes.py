@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from activations.backend import Capture, ModelBackend, Prompt, SharedPrefix
-from activations.batches import PACKED_TOKENS, Halvings, plan_batches, run_batches
+from activations.batches import PACKED_TOKENS, Halvings, pending_of, plan_batches, run_batches
 from activations.captures import relative
 from activations.manifests import tolerance_of
 from activations.sharing import PrefixGroup, find_groups, row_cost
@@ -261,7 +261,7 @@ def run_plan(
             for batch in _batches(rows, [row_cost(own[row], copied) for row in rows], batch_tokens)
         ]
         yield from spread_batches(
-            _left(batches, pending),
+            pending_of(batches, pending),
             lambda rows, p=prefix: run(rows, p),  # type: ignore[misc]
             halvings,
             workers=workers,
@@ -271,15 +271,8 @@ def run_plan(
     costs = [reading.length(row) + more for row in plan.plain]
     batches = _batches(plan.plain, costs, batch_tokens)
     yield from spread_batches(
-        _left(batches, pending), lambda rows: run(rows, None), halvings, workers=workers
+        pending_of(batches, pending), lambda rows: run(rows, None), halvings, workers=workers
     )
-
-
-def _left(batches: list[list[int]], pending: Set[int] | None) -> list[list[int]]:
-    if pending is None:
-        return batches
-    left = [[row for row in batch if row in pending] for batch in batches]
-    return [batch for batch in left if batch]
 
 
 def _by_length(rows: Sequence[int], length: Mapping[int, int]) -> list[list[int]]:

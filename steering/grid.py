@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from activations import Edit, HFBackend, ModelBackend, Prompt
 from activations.backend import SharedPrefix
-from activations.batches import PACKED_TOKENS, plan_batches
+from activations.batches import PACKED_TOKENS, pending_of, plan_batches
 from activations.branches import TILE_TOKENS, Branches
 from activations.passes import Reading, plan_sharing, run_plan
 from activations.reuse import (
@@ -28,6 +28,7 @@ from steering.hooks import change_at
 from steering.interventions import CHANGES
 from steering.plan import FoldPlan
 from steering.positions import Positions, selected
+from steering.unfinished import Unfinished
 
 __all__ = ["FastPath", "run_cells"]
 
@@ -90,6 +91,7 @@ def run_cells(
     plain: bool,
     batch_tokens: int,
     prefix_sharing: bool,
+    kept: Unfinished | None,
     progress: Callable[[int], None],
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], FastPath]:
     """Forced-choice logits of every item in the cells of its fold.
@@ -104,6 +106,7 @@ def run_cells(
         plain: run every cell from the first token.
         batch_tokens: padded tokens a batch.
         prefix_sharing: run first tokens that prompts share once, where steering starts later.
+        kept: what an earlier run had found and is not run again; finished batches are added to it.
         progress: called with the number of items finished since the last call.
 
     Returns:
@@ -121,10 +124,17 @@ def run_cells(
     job = replace(job, trimmed=path.trimmed)
     baseline = np.full((len(prompts), 2), np.nan, dtype=np.float32)
     logits = np.full((n_cells, len(prompts), 2), np.nan, dtype=np.float32)
-    for plan in plans:
-        for batch, (base, values) in _batches(job, plan, path, prefix_sharing=prefix_sharing):
+    if kept is not None:
+        progress(kept.restore(plans, baseline, logits))
+    for fold, plan in enumerate(plans):
+        pending = set(np.flatnonzero(np.isnan(baseline[plan.rows, 0])).tolist())
+        if not pending:
+            continue
+        for batch, (base, values) in _batches(job, plan, path, pending, prefix_sharing):
             if not (np.isfinite(base).all() and np.isfinite(values).all()):
                 raise SteeringError(_TOO_LARGE)
+            if kept is not None:
+                kept.append(fold, batch, base, values)
             rows = plan.rows[batch]
             baseline[rows] = base
             logits[plan.cells[:, None], rows[None, :]] = values
@@ -137,7 +147,7 @@ Found = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
 def _batches(
-    job: _Job, plan: FoldPlan, path: FastPath, *, prefix_sharing: bool
+    job: _Job, plan: FoldPlan, path: FastPath, pending: Set[int], prefix_sharing: bool
 ) -> Iterator[tuple[list[int], Found]]:
     """Batches of a fold's items, as places in the fold, with what was found for them."""
     prompts = [job.prompts[int(row)] for row in plan.rows]
@@ -156,15 +166,15 @@ def _batches(
             ),
             batch_tokens=_branch_budget(job, plan, reading),
             aligned=True,
+            pending=pending,
             workers=job.workers,
         )
         return
     lengths = [len(prompt.ids_with_stub) for prompt in prompts]
     budget = _budget(job, plan) if path.used else job.batch_tokens
     run = _resumed if path.used else _plain
-    yield from spread_batches(
-        plan_batches(lengths, budget), lambda part: run(job, plan, part), workers=job.workers
-    )
+    batches = pending_of(plan_batches(lengths, budget), pending)
+    yield from spread_batches(batches, lambda part: run(job, plan, part), workers=job.workers)
 
 
 def _branch_budget(job: _Job, plan: FoldPlan, reading: Reading) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ from steering.settings import (
     require_conditions,
     require_meaning,
 )
+from steering.unfinished import Unfinished, digest, identity
 
 __all__ = [
     "DEFAULT_CONDITIONS",
@@ -61,6 +63,7 @@ def sweep_steering(
     plain: bool = False,
     batch_tokens: int = BATCH_TOKENS,
     prefix_sharing: bool = True,
+    unfinished: Path | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> SteeringSweep:
     """Steer every item and read its forced choice.
@@ -87,9 +90,12 @@ def sweep_steering(
         plain: run every cell from the first token; the numbers are the same up to rounding.
         batch_tokens: padded tokens a batch.
         prefix_sharing: run first tokens that prompts have in common once, as `extract` does.
+        unfinished: file that finished batches are kept in, and that a killed sweep goes on from;
+            None keeps nothing. It is left there: remove it once the sweep is written.
         progress: called with the number of items finished since the last call.
 
     Raises:
+        CacheError: `unfinished` is of another sweep.
         SteeringError: other model, items or token rule, no alpha, or a layer out of range.
     """
     _require_match(cache, signed, backend)
@@ -125,6 +131,20 @@ def sweep_steering(
     if "writer" in settings.conditions:
         head = verdict_head_of(backend, *logit_ids)
     cells, plans, push, absolute = make_plan(cache, signed, settings, head)
+    kept = None
+    if unfinished is not None:
+        given = direction is not None and not direction.fitted
+        kept = Unfinished(
+            unfinished,
+            identity(
+                signed,
+                settings,
+                model=dict(backend.fingerprint()),
+                vectors=digest(*(plan.vectors for plan in plans)) if given else None,
+                positions=policy,
+                plain=plain,
+            ),
+        )
     baseline, logits, path = run_cells(
         backend,
         prompts,
@@ -135,6 +155,7 @@ def sweep_steering(
         plain=plain,
         batch_tokens=batch_tokens,
         prefix_sharing=prefix_sharing,
+        kept=kept,
         progress=progress,
     )
     units = _mean_units(cache, signed, places)
