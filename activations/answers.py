@@ -60,7 +60,6 @@ def forced_logits(
     batch_tokens: int = BATCH_TOKENS,
     plan: SharingPlan | None = None,
     prefix_sharing: bool = False,
-    workers: int = 1,
 ) -> Logits:
     """(n_items, 2) logits of True and False right after the answer stub.
 
@@ -70,7 +69,6 @@ def forced_logits(
         batch_tokens: padded tokens a batch.
         plan: which prompts share a prefix; None makes one.
         prefix_sharing: whether the plan that is made here shares prefixes.
-        workers: processes that the batches are spread over.
     """
     reading = _reading(backend, prompts)
     logits = np.full((len(prompts), 2), np.nan, dtype=np.float32)
@@ -86,8 +84,7 @@ def forced_logits(
 
     rows = range(len(prompts))
     plan = plan or plan_sharing(backend, reading, rows, prefix_sharing=prefix_sharing)
-    batches = run_plan(*(backend, reading, plan, run), batch_tokens=batch_tokens, workers=workers)
-    for batch, values in batches:
+    for batch, values in run_plan(backend, reading, plan, run, batch_tokens=batch_tokens):
         logits[batch] = values
     return logits
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 import torch
@@ -13,7 +13,7 @@ from activations.batches import PACKED_TOKENS, Halvings, pending_of, plan_batche
 from activations.captures import relative
 from activations.manifests import tolerance_of
 from activations.sharing import PrefixGroup, find_groups, row_cost
-from activations.workers import spread_batches
+from activations.workers import spread_batches, workers_for
 from interp.errors import SharingError
 
 __all__ = [
@@ -204,12 +204,17 @@ def run_passes(
         rows of one batch, and what was captured for them.
     """
 
-    def run(rows: Sequence[int], prefix: SharedPrefix | None) -> Capture:
+    def run(rows: Sequence[int], prefix: SharedPrefix | None) -> list[Any]:
         if prefix is None:
-            return capture_plain(backend, reading, rows)
-        return _capture_after(backend, reading, prefix, rows)
+            capture = capture_plain(backend, reading, rows)
+        else:
+            capture = _capture_after(backend, reading, prefix, rows)
+        return [getattr(capture, part.name).numpy() for part in fields(Capture)]
 
-    yield from run_plan(backend, reading, plan, run, batch_tokens=batch_tokens, pending=pending)
+    for rows, parts in run_plan(
+        *(backend, reading, plan, run), batch_tokens=batch_tokens, pending=pending
+    ):
+        yield rows, Capture(*map(torch.from_numpy, parts))
 
 
 def run_plan(
@@ -222,7 +227,6 @@ def run_plan(
     more: int = 0,
     aligned: bool = False,
     pending: Set[int] | None = None,
-    workers: int = 1,
 ) -> Iterator[tuple[list[int], T]]:
     """Run the rows of a plan in batches, each with the prefix that its rows share.
 
@@ -233,19 +237,18 @@ def run_plan(
         backend: a running model.
         reading: the prompts.
         plan: from `plan_sharing`.
-        run: runs the rows of one batch; the prefix is None where they share none.
+        run: runs the rows of one batch; the prefix is None where they share none. It may run in
+            another process: see `spread_batches`.
         batch_tokens: padded tokens a batch.
         more: tokens that each row goes on for after its stub.
         aligned: whether rows of unequal length need a prefix that can be shifted (`prefill` and
             `generate`); where it cannot be, batches hold rows of one length.
         pending: rows to run; None runs all.
-        workers: processes that the batches are spread over; see `spread_batches` for what `run` may
-            be then.
 
     Yields:
         rows of one batch, and what `run` gave for them.
     """
-    halvings = Halvings()
+    halvings, workers = Halvings(), workers_for(backend)
     if backend.padded_because is None and not aligned:
         batch_tokens = min(batch_tokens, PACKED_TOKENS)
     for group in plan.groups:

@@ -17,9 +17,11 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Final, TypeVar
 
 import torch
+from torch import nn
 
 from activations.backend import ModelBackend
 from activations.batches import Halvings, run_batches
+from activations.hooks import has_foreign_hooks
 from interp.errors import ModelError
 
 __all__ = ["spread_batches", "workers_for"]
@@ -31,14 +33,15 @@ _MOST: Final = 8
 
 
 def workers_for(backend: ModelBackend) -> int:
-    """Processes for the batches of a backend: one a thread on a CPU that can fork, else one."""
-    device = getattr(backend, "device", None)
-    if device is None or device.type != "cpu":
+    """Processes for the batches of a backend: one a thread where forks lose nothing, else one."""
+    # Other libraries have threads of their own, which a fork loses.
+    if backend.library != "hf" or getattr(backend, "device", None) != torch.device("cpu"):
         return 1
-    # Elsewhere than on Linux libraries may have started threads that a fork loses.
-    if not hasattr(os, "sched_getaffinity"):
+    # What somebody's hook notes down would stay in another process.
+    if has_foreign_hooks(getattr(backend, "model", nn.Module())):
         return 1
-    return min(_MOST, torch.get_num_threads())
+    # Elsewhere than on Linux system libraries do not bear a fork.
+    return min(_MOST, torch.get_num_threads()) if hasattr(os, "sched_getaffinity") else 1
 
 
 def spread_batches(

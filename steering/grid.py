@@ -72,7 +72,6 @@ class _Job:
     logit_ids: tuple[int, int]
     positions: Positions
     batch_tokens: int
-    workers: int
     trimmed: bool = False
 
     @property
@@ -119,7 +118,7 @@ def run_cells(
     largest = max(float(np.abs(plan.coefficients).max()) for plan in plans)
     if largest > float(np.finfo(np.float32).max):
         raise SteeringError(_TOO_LARGE)
-    job = _Job(backend, prompts, logit_ids, positions, batch_tokens, workers_for(backend))
+    job = _Job(backend, prompts, logit_ids, positions, batch_tokens)
     path = FastPath(False, "--plain", None) if plain else _examine(job, plans)
     job = replace(job, trimmed=path.trimmed)
     baseline = np.full((len(prompts), 2), np.nan, dtype=np.float32)
@@ -167,14 +166,14 @@ def _batches(
             batch_tokens=_branch_budget(job, plan, reading),
             aligned=True,
             pending=pending,
-            workers=job.workers,
         )
         return
     lengths = [len(prompt.ids_with_stub) for prompt in prompts]
     budget = _budget(job, plan) if path.used else job.batch_tokens
     run = _resumed if path.used else _plain
     batches = pending_of(plan_batches(lengths, budget), pending)
-    yield from spread_batches(batches, lambda part: run(job, plan, part), workers=job.workers)
+    workers = workers_for(job.backend)
+    yield from spread_batches(batches, lambda part: run(job, plan, part), workers=workers)
 
 
 def _branch_budget(job: _Job, plan: FoldPlan, reading: Reading) -> int:

@@ -14,7 +14,6 @@ from activations.answers import forced_logits
 from activations.batches import BATCH_TOKENS
 from activations.cache import manifest_differences
 from activations.head import VerdictHead, verdict_head
-from activations.workers import workers_for
 from interp.errors import SteeringError
 from interp.items import Item, Message
 from interp.vocabulary import TokenRule
@@ -294,7 +293,6 @@ def _text(
         *(backend, told),
         batch_tokens=batch_tokens,
         prefix_sharing=prefix_sharing,
-        workers=workers_for(backend),
     )
     found = dict(zip(wanted, said, strict=True))
     logits = np.array([[found[item, int(s)] for item, s in enumerate(row)] for row in signs])

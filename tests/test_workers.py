@@ -7,15 +7,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 
-from activations import ActivationCache, HFBackend
+from activations import ActivationCache, HFBackend, answer, describe_source, extract
 from activations.workers import spread_batches, workers_for
+from interp import Item, open_source
 from interp.errors import ModelError, SteeringError
+from interp.grading import Answer
 from steering import SignedItems, SteeringSweep, sweep_steering
 
 Prepared = Callable[..., tuple[HFBackend, ActivationCache, SignedItems]]
@@ -83,7 +88,7 @@ def test_a_process_that_is_killed_is_reported() -> None:
 
 _PARENT = """
 import os, signal
-from activations import ActivationCache, HFBackend
+from activations import ActivationCache, HFBackend, answer, describe_source, extract
 from activations.workers import spread_batches
 
 def run(batch):
@@ -104,16 +109,16 @@ def test_workers_end_with_a_parent_that_is_killed() -> None:
     assert rest == ""
 
 
-def test_one_process_a_thread_on_a_cpu(two_threads: None) -> None:
-    class OnGpu:
-        device = torch.device("cuda")
-
-    class OnCpu:
-        device = torch.device("cpu")
-
-    assert workers_for(OnGpu()) == 1  # type: ignore[arg-type]
-    assert workers_for(object()) == 1  # type: ignore[arg-type]
-    assert workers_for(OnCpu()) == (2 if hasattr(os, "sched_getaffinity") else 1)  # type: ignore[arg-type]
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="forks on Linux only")
+def test_one_process_a_thread_where_nothing_is_lost(prepared: Prepared, two_threads: None) -> None:
+    backend, _, _ = prepared()
+    assert workers_for(backend) == 2
+    # What a hook of others notes down would stay in the other process.
+    handle = backend.model.register_forward_hook(lambda *_: None)
+    assert workers_for(backend) == 1
+    handle.remove()
+    torch.set_num_threads(1)
+    assert workers_for(backend) == 1
 
 
 @pytest.mark.parametrize("positions", ["last_prompt", "all"])
@@ -142,3 +147,37 @@ def test_a_sweep_is_the_same_on_any_number_of_processes(
     assert len(counted) > 4
     np.testing.assert_array_equal(spread.logits, alone.logits)
     assert not np.array_equal(alone.logits[0], alone.logits[-3])
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_cache_and_answers_are_the_same_on_any_number_of_processes(
+    tmp_path: Path,
+    tiny_backend: Callable[..., HFBackend],
+    facts: tuple[Item, ...],
+    shared: bool,
+    request: pytest.FixtureRequest,
+) -> None:
+    backend = tiny_backend()
+    source = describe_source(open_source("facts"), facts, view=None, seed=1)
+
+    def made(name: str) -> tuple[dict[str, Any], tuple[Answer, ...]]:
+        options: dict[str, Any] = {"batch_tokens": 128, "prefix_sharing": shared}
+        extract(backend, facts, tmp_path / name, source=source, **options).close()
+        with h5py.File(tmp_path / name) as file:
+            arrays = {part: dataset[:] for part, dataset in file.items()}
+        answers = answer(
+            *(backend, facts, tmp_path / f"{name}.jsonl"),
+            source=source,
+            max_new_tokens=4,
+            **options,
+        )
+        return arrays, answers
+
+    arrays, answers = made("alone.h5")
+    request.getfixturevalue("two_threads")
+    assert workers_for(backend) == 2
+    spread, said = made("spread.h5")
+    assert arrays.keys() == spread.keys()
+    for part, values in arrays.items():
+        np.testing.assert_array_equal(spread[part], values, err_msg=part)
+    assert said == answers
