@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -10,7 +10,14 @@ import torch
 
 from interp.errors import ModelError
 
-__all__ = ["BATCH_TOKENS", "PACKED_TOKENS", "Halvings", "plan_batches", "run_batches"]
+__all__ = [
+    "BATCH_TOKENS",
+    "PACKED_TOKENS",
+    "Halvings",
+    "pending_of",
+    "plan_batches",
+    "run_batches",
+]
 
 T = TypeVar("T")
 
@@ -42,6 +49,14 @@ def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
         else:
             batches.append([index])
     return batches
+
+
+def pending_of(batches: Sequence[list[int]], pending: Set[int] | None) -> list[list[int]]:
+    """Batches without the indices that are done; None keeps all."""
+    if pending is None:
+        return list(batches)
+    left = [[index for index in batch if index in pending] for batch in batches]
+    return [batch for batch in left if batch]
 
 
 @dataclass(slots=True)
