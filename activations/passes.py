@@ -11,6 +11,7 @@ import torch
 from activations.backend import Capture, ModelBackend, Prompt, SharedPrefix
 from activations.batches import PACKED_TOKENS, Halvings, pending_of, plan_batches, run_batches
 from activations.captures import relative
+from activations.cpu import keep_freed_memory
 from activations.manifests import tolerance_of
 from activations.sharing import PrefixGroup, find_groups, row_cost
 from activations.workers import spread_batches, workers_for
@@ -249,6 +250,7 @@ def run_plan(
         rows of one batch, and what `run` gave for them.
     """
     halvings, workers = Halvings(), workers_for(backend)
+    keep_freed_memory()
     if backend.padded_because is None and not aligned:
         batch_tokens = min(batch_tokens, PACKED_TOKENS)
     for group in plan.groups:
