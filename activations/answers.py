@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from activations.backend import ModelBackend, Prompt, SharedPrefix
@@ -60,6 +59,7 @@ def forced_logits(
     *,
     batch_tokens: int = BATCH_TOKENS,
     plan: SharingPlan | None = None,
+    prefix_sharing: bool = False,
 ) -> Logits:
     """(n_items, 2) logits of True and False right after the answer stub.
 
@@ -67,23 +67,25 @@ def forced_logits(
         backend: a running model.
         prompts: tokenised items.
         batch_tokens: padded tokens a batch.
-        plan: which prompts share a prefix; None runs each in full.
+        plan: which prompts share a prefix; None makes one.
+        prefix_sharing: whether the plan that is made here shares prefixes.
     """
     reading = _reading(backend, prompts)
     logits = np.full((len(prompts), 2), np.nan, dtype=np.float32)
 
-    def run(rows: Sequence[int], prefix: SharedPrefix | None) -> torch.Tensor:
+    def run(rows: Sequence[int], prefix: SharedPrefix | None) -> Logits:
         sequences = [prompts[row].ids_with_stub for row in rows]
         if prefix is None:
-            return backend.logits(sequences, reading.logit_ids)
+            return backend.logits(sequences, reading.logit_ids).numpy()
         start = prefix.n_tokens
         last = [len(ids) - start - 1 for ids in sequences]
         own = [ids[start:] for ids in sequences]
-        return backend.capture_after(prefix, own, last, reading.logit_ids).logits
+        return backend.capture_after(prefix, own, last, reading.logit_ids).logits.numpy()
 
-    plan = plan or plan_sharing(backend, reading, range(len(prompts)), prefix_sharing=False)
-    for rows, values in run_plan(backend, reading, plan, run, batch_tokens=batch_tokens):
-        logits[rows] = values.numpy()
+    rows = range(len(prompts))
+    plan = plan or plan_sharing(backend, reading, rows, prefix_sharing=prefix_sharing)
+    for batch, values in run_plan(backend, reading, plan, run, batch_tokens=batch_tokens):
+        logits[batch] = values
     return logits
 
 

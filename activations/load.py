@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -55,7 +56,7 @@ def load_backend(spec: ModelSpec) -> HFBackend:
     if spec.quantization is not None:
         options["quantization_config"] = _quantized(spec)
     try:
-        with _without_progress_bars():
+        with _without_progress_bars(), _parsed_once(spec):
             tokenizer = AutoTokenizer.from_pretrained(where, **files)
             model = AutoModelForCausalLM.from_pretrained(
                 where,
@@ -115,6 +116,26 @@ def _why_not(spec: ModelSpec, error: Exception) -> str:
             "Check the id, the revision, and that the Hub can be reached or has the model cached."
         )
     return f"The model {spec.location!r} cannot be loaded ({reason}). {hint}"
+
+
+@contextmanager
+def _parsed_once(spec: ModelSpec) -> Iterator[None]:
+    """Within the context the header of a GGUF file is read once.
+
+    transformers reads it for the configuration, the tokenizer and the weights, and makes the table
+    of tensor names for every module: more than half of the time that loading takes.
+    """
+    if spec.kind != "gguf":
+        yield
+        return
+    import gguf
+
+    own = gguf.GGUFReader, gguf.get_tensor_name_map
+    gguf.GGUFReader, gguf.get_tensor_name_map = map(cache, own)
+    try:
+        yield
+    finally:
+        gguf.GGUFReader, gguf.get_tensor_name_map = own
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from activations.backend import Capture, Edit, SharedPrefix
 from activations.branches import head_rows
 from activations.captures import record, relative
+from activations.cpu import through_onednn
 from activations.kept import lend_apart
 from activations.manifests import tolerance_of
 from activations.tokens import PaddedBatch, pad
@@ -205,7 +206,8 @@ def _packing(backend: HFBackend, batch: PaddedBatch) -> Iterator[_Pass]:
     backend.packed.append(batch.is_token)
     config._attn_implementation = _NAME
     try:
-        yield _passes[-1]
+        with through_onednn(backend.blocks):
+            yield _passes[-1]
     finally:
         config._attn_implementation = implementation
         _passes.pop()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 import torch
 
 from activations.backend import Capture, ModelBackend, Prompt, SharedPrefix
-from activations.batches import PACKED_TOKENS, Halvings, plan_batches, run_batches
+from activations.batches import PACKED_TOKENS, Halvings, pending_of, plan_batches, run_batches
 from activations.captures import relative
+from activations.cpu import keep_freed_memory
 from activations.manifests import tolerance_of
 from activations.sharing import PrefixGroup, find_groups, row_cost
+from activations.workers import spread_batches, workers_for
 from interp.errors import SharingError
 
 __all__ = [
@@ -203,12 +205,17 @@ def run_passes(
         rows of one batch, and what was captured for them.
     """
 
-    def run(rows: Sequence[int], prefix: SharedPrefix | None) -> Capture:
+    def run(rows: Sequence[int], prefix: SharedPrefix | None) -> list[Any]:
         if prefix is None:
-            return capture_plain(backend, reading, rows)
-        return _capture_after(backend, reading, prefix, rows)
+            capture = capture_plain(backend, reading, rows)
+        else:
+            capture = _capture_after(backend, reading, prefix, rows)
+        return [getattr(capture, part.name).numpy() for part in fields(Capture)]
 
-    yield from run_plan(backend, reading, plan, run, batch_tokens=batch_tokens, pending=pending)
+    for rows, parts in run_plan(
+        *(backend, reading, plan, run), batch_tokens=batch_tokens, pending=pending
+    ):
+        yield rows, Capture(*map(torch.from_numpy, parts))
 
 
 def run_plan(
@@ -231,7 +238,8 @@ def run_plan(
         backend: a running model.
         reading: the prompts.
         plan: from `plan_sharing`.
-        run: runs the rows of one batch; the prefix is None where they share none.
+        run: runs the rows of one batch; the prefix is None where they share none. It may run in
+            another process: see `spread_batches`.
         batch_tokens: padded tokens a batch.
         more: tokens that each row goes on for after its stub.
         aligned: whether rows of unequal length need a prefix that can be shifted (`prefill` and
@@ -241,7 +249,8 @@ def run_plan(
     Yields:
         rows of one batch, and what `run` gave for them.
     """
-    halvings = Halvings()
+    halvings, workers = Halvings(), workers_for(backend)
+    keep_freed_memory()
     if backend.padded_because is None and not aligned:
         batch_tokens = min(batch_tokens, PACKED_TOKENS)
     for group in plan.groups:
@@ -256,23 +265,19 @@ def run_plan(
             for rows in parts
             for batch in _batches(rows, [row_cost(own[row], copied) for row in rows], batch_tokens)
         ]
-        yield from run_batches(
-            _left(batches, pending),
+        yield from spread_batches(
+            pending_of(batches, pending),
             lambda rows, p=prefix: run(rows, p),  # type: ignore[misc]
             halvings,
+            workers=workers,
         )
         # Not kept while the next prefix is run.
         del prefix
     costs = [reading.length(row) + more for row in plan.plain]
     batches = _batches(plan.plain, costs, batch_tokens)
-    yield from run_batches(_left(batches, pending), lambda rows: run(rows, None), halvings)
-
-
-def _left(batches: list[list[int]], pending: Set[int] | None) -> list[list[int]]:
-    if pending is None:
-        return batches
-    left = [[row for row in batch if row in pending] for batch in batches]
-    return [batch for batch in left if batch]
+    yield from spread_batches(
+        pending_of(batches, pending), lambda rows: run(rows, None), halvings, workers=workers
+    )
 
 
 def _by_length(rows: Sequence[int], length: Mapping[int, int]) -> list[list[int]]:

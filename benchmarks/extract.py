@@ -12,14 +12,17 @@ The ways:
 - loop: one prompt at a time with `output_hidden_states`, which keeps all positions;
 - batched: padded batches with `output_hidden_states`, in the order given;
 - tuned: length-sorted batches, `output_hidden_states`, `logits_to_keep=1`, no mask;
+- masked: the same with the attention mask that padded batches usually come with;
 - lens: TransformerLens, `run_with_cache` with a names filter, length-sorted, head on one position;
 - nnsight: a trace that reads every block and stops before the head, length-sorted.
 
-Run with one thread (OMP_NUM_THREADS=1). Alternated repetitions; medians of CPU seconds a prompt
-and of wall seconds. `--others N` runs all ways but ours on the first N prompts only: what they cost
-a prompt does not depend on how many there are, and ours does. Memory is what a way adds to the
-process at its peak, each way in a process of its own, counted from after loading. The self-check
-that `interp extract` ends with (prompts run alone, at least four) is part of no way here.
+Run with one thread (OMP_NUM_THREADS=1). Each way has a process of its own, as it has in use: what
+one does to the memory allocator neither serves nor hurts another. They run in turn, never at once.
+Medians over the repetitions of CPU seconds a prompt (and how many of these the system took, which
+is mostly new pages of memory) and of wall seconds. `--others N` runs all ways but ours on the first
+N prompts only: what they cost a prompt does not depend on how many there are, and ours does. Memory
+is what a way adds to its process at its peak, counted from after loading. The self-check that
+`interp extract` ends with (prompts run alone, at least four) is part of no way here.
 
     python benchmarks/extract.py prefix [--items N] [--others N] [--ways A,B] [--memory]
     python benchmarks/extract.py mixed …
@@ -30,14 +33,17 @@ that `interp extract` ends with (prompts run alone, at least four) is part of no
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -47,13 +53,16 @@ import torch
 from torch import Tensor
 
 from activations import Capture, HFBackend, ModelSpec, Prompt, in_library, load_backend
-from activations.batches import BATCH_TOKENS, PACKED_TOKENS, plan_batches
+from activations.batches import BATCH_TOKENS, plan_batches
 from activations.cache import CacheWriter
 from activations.passes import Reading, SharingPlan, run_passes
 from activations.sharing import find_groups
 from interp import Item, Message
 
 LOGIT_IDS = (0, 1)
+
+SORTED_TOKENS = 768
+"""Padded tokens a batch of the length-sorted ways. Ours runs packed batches of its own size."""
 
 
 @dataclass
@@ -111,8 +120,7 @@ def padded(prompts: list[Prompt], index: list[int]) -> tuple[Tensor, list[int]]:
 
 
 def sorted_batches(prompts: list[Prompt]) -> list[list[int]]:
-    # The others get the smaller batches too: on a CPU these are faster for all.
-    return plan_batches([len(prompt.ids) for prompt in prompts], PACKED_TOKENS)
+    return plan_batches([len(prompt.ids) for prompt in prompts], SORTED_TOKENS)
 
 
 def in_order(size: int) -> Callable[[list[Prompt]], list[list[int]]]:
@@ -178,6 +186,9 @@ WAYS: dict[str, Callable[[Setting, list[Prompt]], Tensor]] = {
     "tuned": lambda setting, prompts: hidden_states(
         setting, prompts, sorted_batches, mask=False, logits_to_keep=1, use_cache=False
     ),
+    "masked": lambda setting, prompts: hidden_states(
+        setting, prompts, sorted_batches, mask=True, logits_to_keep=1, use_cache=False
+    ),
     "lens": lens,
     "nnsight": nnsight,
 }
@@ -192,57 +203,101 @@ def memory_mib(field: str) -> float:
     return int(found[1]) / 1024
 
 
-def prepare(options: argparse.Namespace, ways: list[str]) -> tuple[Setting, list[Prompt]]:
+def prepare(options: argparse.Namespace, name: str) -> tuple[Setting, list[Prompt]]:
     torch.set_num_threads(1)
     setting = Setting(load_backend(ModelSpec.parse(options.model, device="cpu")))
     prompts = make_prompts(setting.backend, options)
-    short = [Prompt("short", prompts[0].ids[:8], (), None)] * 2
     # A first short pass: what is set up once is no way's cost.
-    for name in ways:
-        WAYS[name](setting, short)
+    WAYS[name](setting, [Prompt("short", prompts[0].ids[:8], (), None)] * 2)
     return setting, prompts
+
+
+@dataclass
+class Timed:
+    """What one repetition of a way took, in seconds a prompt."""
+
+    cpu: float
+    system: float
+    wall: float
+
+
+def serve(name: str, options: argparse.Namespace, pipe: Any) -> None:
+    """Run one way whenever asked to, in a process of its own."""
+    setting, prompts = prepare(options, name)
+    given = prompts if name == "ours" else prompts[: options.others or len(prompts)]
+    pipe.send(None)
+    while pipe.recv():
+        before, wall = os.times(), time.perf_counter()
+        result = WAYS[name](setting, given)
+        after, spent = os.times(), time.perf_counter() - wall
+        system = after.system - before.system
+        cpu = after.user - before.user + system
+        timed = Timed(*(seconds / len(given) for seconds in (cpu, system, spent)))
+        pipe.send((timed, result.numpy()))
+
+
+@contextmanager
+def started(ways: list[str], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """A pipe to the process of each way; one after the other they load the model."""
+    context, pipes, processes = multiprocessing.get_context("spawn"), {}, []
+    try:
+        for name in ways:
+            pipes[name], theirs = context.Pipe()
+            processes.append(context.Process(target=serve, args=(name, options, theirs)))
+            processes[-1].start()
+            theirs.close()
+            pipes[name].recv()
+        yield pipes
+        for pipe in pipes.values():
+            pipe.send(False)
+    finally:
+        for process in processes:
+            process.join(10)
+            process.kill()
 
 
 def compare(options: argparse.Namespace) -> None:
     ways = options.ways.split(",")
-    setting, prompts = prepare(options, ways)
-    few = prompts[: options.others or len(prompts)]
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    runs: dict[str, list[Timed]] = {name: [] for name in ways}
     results: dict[str, Tensor] = {}
-    for repetition in range(options.repetitions):
-        # Another order each time, so that no way always follows the same one.
-        for name in ways[repetition % len(ways) :] + ways[: repetition % len(ways)]:
-            given = prompts if name == "ours" else few
-            cpu, wall = time.process_time(), time.perf_counter()
-            results[name] = WAYS[name](setting, given)
-            spent = (time.process_time() - cpu, time.perf_counter() - wall)
-            seconds[name].append((spent[0] / len(given), spent[1] / len(given)))
-            print(f"# {name}: {spent[0]:.1f} CPU s", file=sys.stderr, flush=True)
+    with started(ways, options) as pipes:
+        for repetition in range(options.repetitions):
+            # Another order each time, so that no way always follows the same one.
+            for name in ways[repetition % len(ways) :] + ways[: repetition % len(ways)]:
+                pipes[name].send(True)
+                timed, result = pipes[name].recv()
+                results[name] = torch.from_numpy(result)
+                runs[name].append(timed)
+                print(f"# {name}: {timed}", file=sys.stderr, flush=True)
+    prompts = make_prompts(load_backend(ModelSpec.parse(options.model, device="cpu")), options)
+    n_others = options.others or len(prompts)
     tokens = sum(len(prompt.ids) for prompt in prompts)
     saved = options.prefix * (len(prompts) - 1) if options.case == "prefix" else 0
     print(
         f"{options.case}: {options.model}, float32, one thread; ours over {len(prompts)} prompts "
         f"({tokens:,} tokens, {tokens - saved:,} of them run: at most "
         f"{tokens / (tokens - saved):.2f} times faster than an equal forward), the others over "
-        f"{len(few)}; "
-        f"{options.repetitions} repetitions"
+        f"{n_others}; {options.repetitions} repetitions"
     )
     batches = sorted_batches(prompts)
     lengths = [len(prompt.ids) for prompt in prompts]
     run = sum(len(batch) * max(lengths[i] for i in batch) for batch in batches)
     print(f"padded over real tokens, length-sorted: {run / tokens:.3f}; ours is packed, 1.000")
-    print(f"{'way':8} {'CPU s a prompt':>15} {'wall s a prompt':>16} {'CPU, times ours':>16}")
-    medians = {
-        name: tuple(statistics.median(values) for values in zip(*runs, strict=True))
-        for name, runs in seconds.items()
-    }
-    for name, (cpu, wall) in medians.items():
-        print(f"{name:8} {cpu:15.3f} {wall:16.3f} {cpu / medians[ways[0]][0]:16.2f}")
+    print(f"{'way':8} {'CPU s a prompt':>15} {'of it system':>13} {'wall s':>7} {'times ours':>11}")
+    medians = {name: medians_of(timed) for name, timed in runs.items()}
+    for name, median in medians.items():
+        ratio = median.cpu / medians[ways[0]].cpu
+        print(f"{name:8} {median.cpu:15.3f} {median.system:13.3f} {median.wall:7.3f} {ratio:11.2f}")
     for name in ways[1:]:
         # The last hidden state of transformers comes after the final norm.
-        got, expected = results[ways[0]][: len(few), :-1], results[name][:, :-1]
+        got, expected = results[ways[0]][: len(results[name]), :-1], results[name][:, :-1]
         difference = ((got - expected).norm(dim=2) / expected.norm(dim=2)).max()
         print(f"largest relative difference of {ways[0]} from {name}: {difference:.1e}")
+
+
+def medians_of(runs: list[Timed]) -> Timed:
+    columns = zip(*(astuple(run) for run in runs), strict=True)
+    return Timed(*(statistics.median(column) for column in columns))
 
 
 def child(options: argparse.Namespace, *arguments: str) -> float:
@@ -380,7 +435,7 @@ def main() -> None:
     if options.case in ("storage", "growth"):
         {"storage": storage, "growth": growth}[options.case](options)
     elif options.only:
-        setting, prompts = prepare(options, [options.only])
+        setting, prompts = prepare(options, options.only)
         print(peak(lambda: WAYS[options.only](setting, prompts)))
     else:
         compare(options)

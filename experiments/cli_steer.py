@@ -117,7 +117,7 @@ def steer(
     from experiments.steer_inputs import inner_decisions, signed_items, steered_direction
     from experiments.tables import print_steering
     from figures import draw_steering_sweep
-    from interp.files import write_json
+    from interp.files import partial_path, write_json
     from steering import sweep_steering, write_steering
     from steering.positions import require_positions
     from steering.settings import require_conditions
@@ -164,6 +164,9 @@ def steer(
                 "seed": seed,
             }
             note(_cost(cache, grid, sweep.layers_nested))
+            unfinished = partial_path(out / "steer.h5")
+            if unfinished.exists():
+                note(f"Going on from {unfinished}")
             with progress("steering", cache.n_items) as advance:
                 steered = sweep_steering(
                     cache,
@@ -174,6 +177,7 @@ def steer(
                     plain=plain,
                     batch_tokens=batch_tokens,
                     prefix_sharing=prefix_sharing,
+                    unfinished=unfinished,
                     progress=advance,
                 )
             fast = steered.settings["fast_path"]
@@ -182,6 +186,7 @@ def steer(
             summary = write_steering(
                 out, steered, {"cosines": _cosines(cache, backend, steered, sweep)}
             )
+            unfinished.unlink()
             drawn = draw_steering_sweep(out)
             if generate:
                 # The grid is on disk by now: what is cut short here costs the side effects alone.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from activations import Edit, HFBackend, ModelBackend, Prompt
 from activations.backend import SharedPrefix
-from activations.batches import plan_batches, run_batches
+from activations.batches import PACKED_TOKENS, pending_of, plan_batches
 from activations.branches import TILE_TOKENS, Branches
 from activations.passes import Reading, plan_sharing, run_plan
 from activations.reuse import (
@@ -22,11 +22,13 @@ from activations.reuse import (
     resumed_logits,
     why_not_reusable,
 )
+from activations.workers import spread_batches, workers_for
 from interp.errors import InterpError, SteeringError
 from steering.hooks import change_at
 from steering.interventions import CHANGES
 from steering.plan import FoldPlan
 from steering.positions import Positions, selected
+from steering.unfinished import Unfinished
 
 __all__ = ["FastPath", "run_cells"]
 
@@ -88,6 +90,7 @@ def run_cells(
     plain: bool,
     batch_tokens: int,
     prefix_sharing: bool,
+    kept: Unfinished | None,
     progress: Callable[[int], None],
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], FastPath]:
     """Forced-choice logits of every item in the cells of its fold.
@@ -102,6 +105,7 @@ def run_cells(
         plain: run every cell from the first token.
         batch_tokens: padded tokens a batch.
         prefix_sharing: run first tokens that prompts share once, where steering starts later.
+        kept: what an earlier run had found and is not run again; finished batches are added to it.
         progress: called with the number of items finished since the last call.
 
     Returns:
@@ -119,10 +123,17 @@ def run_cells(
     job = replace(job, trimmed=path.trimmed)
     baseline = np.full((len(prompts), 2), np.nan, dtype=np.float32)
     logits = np.full((n_cells, len(prompts), 2), np.nan, dtype=np.float32)
-    for plan in plans:
-        for batch, (base, values) in _batches(job, plan, path, prefix_sharing=prefix_sharing):
+    if kept is not None:
+        progress(kept.restore(plans, baseline, logits))
+    for fold, plan in enumerate(plans):
+        pending = set(np.flatnonzero(np.isnan(baseline[plan.rows, 0])).tolist())
+        if not pending:
+            continue
+        for batch, (base, values) in _batches(job, plan, path, pending, prefix_sharing):
             if not (np.isfinite(base).all() and np.isfinite(values).all()):
                 raise SteeringError(_TOO_LARGE)
+            if kept is not None:
+                kept.append(fold, batch, base, values)
             rows = plan.rows[batch]
             baseline[rows] = base
             logits[plan.cells[:, None], rows[None, :]] = values
@@ -135,7 +146,7 @@ Found = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
 def _batches(
-    job: _Job, plan: FoldPlan, path: FastPath, *, prefix_sharing: bool
+    job: _Job, plan: FoldPlan, path: FastPath, pending: Set[int], prefix_sharing: bool
 ) -> Iterator[tuple[list[int], Found]]:
     """Batches of a fold's items, as places in the fold, with what was found for them."""
     prompts = [job.prompts[int(row)] for row in plan.rows]
@@ -152,14 +163,30 @@ def _batches(
                 sharing,
                 lambda part, prefix: _branched(job, plan, part, prefix),
             ),
-            batch_tokens=job.batch_tokens,
+            batch_tokens=_branch_budget(job, plan, reading),
             aligned=True,
+            pending=pending,
         )
         return
     lengths = [len(prompt.ids_with_stub) for prompt in prompts]
     budget = _budget(job, plan) if path.used else job.batch_tokens
     run = _resumed if path.used else _plain
-    yield from run_batches(plan_batches(lengths, budget), lambda part: run(job, plan, part))
+    batches = pending_of(plan_batches(lengths, budget), pending)
+    workers = workers_for(job.backend)
+    yield from spread_batches(batches, lambda part: run(job, plan, part), workers=workers)
+
+
+def _branch_budget(job: _Job, plan: FoldPlan, reading: Reading) -> int:
+    """Tokens of prompts a batch, so that all cells of its items go up the layers together.
+
+    Rather that than a few cells of many items. Batches are small, and the same for any number of
+    processes.
+    """
+    seq = 1 + len(job.prompts[int(plan.rows[0])].stub_ids)
+    most = max(1, job.batch_tokens // (len(plan.cells) * seq))
+    budget = min(job.batch_tokens, most * max(map(reading.length, range(len(plan.rows)))))
+    on_cpu = getattr(job.backend, "device", None) == torch.device("cpu")
+    return min(budget, PACKED_TOKENS) if on_cpu else budget
 
 
 def _branches(job: _Job, plan: FoldPlan, part: slice, batch: Sequence[int]) -> Branches:
@@ -187,29 +214,20 @@ def _branches(job: _Job, plan: FoldPlan, part: slice, batch: Sequence[int]) -> B
 def _branched(
     job: _Job, plan: FoldPlan, batch: Sequence[int], shared: SharedPrefix | None = None
 ) -> Found:
-    """Cells as branches of the items' kept prompts, as many at once as the budget allows.
-
-    All cells of a few items go together, rather than a few cells of many items.
-    """
+    """Cells as branches of the items' kept prompts, as many at once as the budget allows."""
     assert isinstance(job.backend, HFBackend)
-    backend, seq = job.backend, 1 + len(job.prompts[int(plan.rows[0])].stub_ids)
-    most = max(1, job.batch_tokens // (len(plan.cells) * seq))
-    bases, cells = [], []
-    for begin in range(0, len(batch), most):
-        some = batch[begin : begin + most]
-        prompts = [job.prompts[int(plan.rows[i])] for i in some]
-        prefix = backend.prefill([prompt.ids[:-1] for prompt in prompts], shared)
-        suffixes = [prompt.ids[-1:] + prompt.stub_ids for prompt in prompts]
-        # Blocks run their rows in tiles, so the residual streams alone bound the rows of a pass.
-        step = max(1, BRANCH_BYTES // (len(some) * seq * backend.d_model * 4))
-        parts = []
-        for start in range(0, len(plan.cells), step):
-            branches = _branches(job, plan, slice(start, start + step), some)
-            found = branch_logits(backend, prefix, suffixes, job.logit_ids, branches).numpy()
-            parts.append(found[1:])
-        bases.append(found[0])
-        cells.append(np.concatenate(parts))
-    return np.concatenate(bases), np.concatenate(cells, axis=1)
+    backend = job.backend
+    prompts = [job.prompts[int(plan.rows[i])] for i in batch]
+    prefix = backend.prefill([prompt.ids[:-1] for prompt in prompts], shared)
+    suffixes = [prompt.ids[-1:] + prompt.stub_ids for prompt in prompts]
+    # Blocks run their rows in tiles, so the residual streams alone bound the rows of a pass.
+    step = max(1, BRANCH_BYTES // (len(batch) * len(suffixes[0]) * backend.d_model * 4))
+    parts = []
+    for start in range(0, len(plan.cells), step):
+        branches = _branches(job, plan, slice(start, start + step), batch)
+        found = branch_logits(backend, prefix, suffixes, job.logit_ids, branches).numpy()
+        parts.append(found[1:])
+    return found[0], np.concatenate(parts)
 
 
 def _chosen(job: _Job, prompts: Sequence[Prompt], seq: int) -> Tensor:

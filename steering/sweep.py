@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from steering.settings import (
     require_conditions,
     require_meaning,
 )
+from steering.unfinished import Unfinished, digest, identity
 
 __all__ = [
     "DEFAULT_CONDITIONS",
@@ -60,6 +62,7 @@ def sweep_steering(
     plain: bool = False,
     batch_tokens: int = BATCH_TOKENS,
     prefix_sharing: bool = True,
+    unfinished: Path | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> SteeringSweep:
     """Steer every item and read its forced choice.
@@ -86,9 +89,12 @@ def sweep_steering(
         plain: run every cell from the first token; the numbers are the same up to rounding.
         batch_tokens: padded tokens a batch.
         prefix_sharing: run first tokens that prompts have in common once, as `extract` does.
+        unfinished: file that finished batches are kept in, and that a killed sweep goes on from;
+            None keeps nothing. It is left there: remove it once the sweep is written.
         progress: called with the number of items finished since the last call.
 
     Raises:
+        CacheError: `unfinished` is of another sweep.
         SteeringError: other model, items or token rule, no alpha, or a layer out of range.
     """
     _require_match(cache, signed, backend)
@@ -124,6 +130,20 @@ def sweep_steering(
     if "writer" in settings.conditions:
         head = verdict_head_of(backend, *logit_ids)
     cells, plans, push, absolute = make_plan(cache, signed, settings, head)
+    kept = None
+    if unfinished is not None:
+        given = direction is not None and not direction.fitted
+        kept = Unfinished(
+            unfinished,
+            identity(
+                signed,
+                settings,
+                model=dict(backend.fingerprint()),
+                vectors=digest(*(plan.vectors for plan in plans)) if given else None,
+                positions=policy,
+                plain=plain,
+            ),
+        )
     baseline, logits, path = run_cells(
         backend,
         prompts,
@@ -134,6 +154,7 @@ def sweep_steering(
         plain=plain,
         batch_tokens=batch_tokens,
         prefix_sharing=prefix_sharing,
+        kept=kept,
         progress=progress,
     )
     units = _mean_units(cache, signed, places)
@@ -141,7 +162,7 @@ def sweep_steering(
     if alpha_unit == "median":
         alpha = np.array([cell.size for cell in cells])
     texts, text_logits, text_push = (
-        _text(backend, items, signed, places, batch_tokens)
+        _text(backend, items, signed, places, batch_tokens, prefix_sharing and not plain)
         if "text" in settings.conditions
         else ((), np.empty((0, len(items), 2), np.float32), np.empty((0, len(items)), np.int8))
     )
@@ -260,6 +281,7 @@ def _text(
     signed: SignedItems,
     places: Sequence[str],
     batch_tokens: int,
+    prefix_sharing: bool,
 ) -> tuple[tuple[Cell, ...], NDArray[np.float32], NDArray[np.int8]]:
     """Forced choices after prompts that end with the probe's verdict; each prompt is run once."""
     signs = np.stack([_signs(signed, _layers(signed, place)) for place in places])
@@ -267,7 +289,12 @@ def _text(
     told: tuple[Prompt, ...] = backend.tokenize(
         [with_verdict(items[item], sign > 0) for item, sign in wanted]
     )
-    found = dict(zip(wanted, forced_logits(backend, told, batch_tokens=batch_tokens), strict=True))
+    said = forced_logits(
+        *(backend, told),
+        batch_tokens=batch_tokens,
+        prefix_sharing=prefix_sharing,
+    )
+    found = dict(zip(wanted, said, strict=True))
     logits = np.array([[found[item, int(s)] for item, s in enumerate(row)] for row in signs])
     return tuple(Cell(place, 0.0, "text") for place in places), logits, signs.astype(np.int8)
 

@@ -71,8 +71,11 @@ def test_two_workers_give_the_file_of_one_process_though_one_is_killed(
         assert b.self_check_max_relative is not None
         assert b.self_check_max_relative < 1e-5
     with h5py.File(one) as a, h5py.File(two) as b:
-        for name in ("resid_post", "resid_pre0", "answer_logits", "resid_norm"):
-            np.testing.assert_allclose(b[name][:], a[name][:], rtol=1e-3, atol=1e-5)
+        # No arithmetic on embeddings; of the rest, sums are rounded by what shares a batch.
+        np.testing.assert_array_equal(b["resid_pre0"][:], a["resid_pre0"][:])
+        for name in ("resid_post", "answer_logits", "resid_norm"):
+            difference = np.linalg.norm(b[name][:] - a[name][:], axis=-1)
+            assert (difference <= 2e-6 * np.linalg.norm(a[name][:], axis=-1)).all(), name
     # The merged file is taken as what it is: nothing is computed, whichever engine is asked.
     before = two.read_bytes()
     ok(*base, "--out", two)

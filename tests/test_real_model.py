@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -72,6 +73,27 @@ def test_the_model_is_awake(backend: HFBackend) -> None:
     ids = backend.tokenizer("The capital of France is")["input_ids"]
     (continuation,) = backend.generate([ids], 3)
     assert "Paris" in backend.decode(continuation)
+
+
+def test_the_header_is_read_once_and_gguf_is_left_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    read: list[str] = []
+
+    class Counted(GGUFReader):
+        def __init__(self, path: str) -> None:
+            read.append(path)
+            super().__init__(path)
+
+    monkeypatch.setattr(gguf, "GGUFReader", Counted)
+    table = gguf.get_tensor_name_map
+    load_backend(SPEC)
+    assert read == [SPEC.location]
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(20))
+    with pytest.raises(ModelError):
+        load_backend(ModelSpec.parse(f"gguf:{tmp_path}/broken.gguf", device="cpu"))
+    assert gguf.GGUFReader is Counted
+    assert gguf.get_tensor_name_map is table
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.99])
