@@ -136,7 +136,7 @@ class _Run:
         for _ in range(_MAX_STEPS):
             spread = np.abs(residual)
             spread -= residual * residual
-            mass = spread.sum(axis=0)
+            mass = np.maximum(spread.sum(axis=0), 1e-300)
             slope = here.coefficients + c * space.pull(residual)
             slope_b = c * residual.sum(axis=0)
             # Of an exact gradient; its norm itself is needed to a few digits.

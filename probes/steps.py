@@ -67,7 +67,9 @@ class Direct:
     def step(self, at: Point) -> tuple[Single, Single] | None:
         kernel = self.space.kernel
         lifted = kernel @ at.slope.astype(np.float32)
-        root = np.sqrt(np.maximum(at.weights, 1e-14 * at.weights.max(axis=0))).astype(np.float32)
+        root = np.sqrt(
+            np.maximum(at.weights, np.maximum(1e-14 * at.weights.max(axis=0), 1e-30))
+        ).astype(np.float32)
         stale = at.relative > _SLOW * self.before
         move = np.empty_like(lifted)
         for column, factor in enumerate(self.factors):
@@ -131,12 +133,15 @@ class Conjugate:
     def step(self, at: Point) -> tuple[Single, Single] | None:
         space = self.space
         mean = at.weights.mean(axis=1)
-        inverse = space.inverse(self.inverse, np.maximum(mean, 1e-14 * mean.max()), self.used)
+        inverse = space.inverse(
+            self.inverse, np.maximum(mean, max(1e-14 * mean.max(), 1e-30)), self.used
+        )
         self.inverse = inverse
         if inverse is None:
             return None
         weights = at.weights.astype(np.float32)
-        total = weights.sum(axis=0)
+        # At a start beyond the solution of separable labels nothing is left of the weights.
+        total = np.maximum(weights.sum(axis=0), np.float32(1e-30))
         # Weighted means drop out, with the intercept.
         centred = weights * (at.slope_b.astype(np.float32) / total)
         residual = space.pull_single(centred) - at.slope.astype(np.float32)

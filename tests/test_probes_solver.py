@@ -59,6 +59,8 @@ def decide(
 )
 # Here scikit-learn's L-BFGS stops at a line search that rounding defeats.
 @example(shape=(30, 60), share=0.15, twist="separable", columns=1, seed=1249)
+# Here a start from the solution at a smaller C leaves no weight to any item.
+@example(shape=(12, 40), share=0.5, twist="plain", columns=9, seed=71)
 def test_decisions_are_those_of_scikit_learn_converged(shape, share, twist, columns, seed) -> None:
     n, d = shape
     rng = np.random.default_rng(seed)
