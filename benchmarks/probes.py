@@ -37,7 +37,8 @@ from threadpoolctl import threadpool_limits  # noqa: E402
 
 from activations import ActivationCache  # noqa: E402
 from probes import make_folds  # noqa: E402
-from probes.layer import decide_layer, solver_named  # noqa: E402
+from probes.batched import Split, decide_held_out  # noqa: E402
+from probes.layer import decide_layer, one_by_one, solver_named  # noqa: E402
 
 PARTS = ("one", "grid", "nested", "permutations", "threads", "choice", "tolerance", "large")
 GRID = tuple(float(c) for c in np.logspace(-4, 1, 10))
@@ -182,11 +183,10 @@ def sklearn_side(
 def our_side(
     x: np.ndarray, labels: np.ndarray, folds: np.ndarray, grid: tuple[float, ...]
 ) -> np.ndarray:
-    decide = solver_named("batched")
     decisions = np.empty((len(x), len(grid), labels.shape[1]))
-    for fold in range(int(folds.max()) + 1):
-        out = folds == fold
-        decisions[out] = decide(x[~out], x[out], labels[~out], grid)[0]
+    splits = [Split(folds != fold, folds == fold) for fold in range(int(folds.max()) + 1)]
+    for split, found in zip(splits, decide_held_out(x, splits, labels, grid), strict=True):
+        decisions[split.shown] = found.values
     return decisions
 
 
@@ -316,7 +316,7 @@ def measure(
             "C chosen on inner folds (15 fits × 10 values)",
             repetitions,
             lambda: nested(solver_named("batched")).decisions,
-            {"scikit-learn, tol 1e-4": lambda: nested(decide_loosely).decisions},
+            {"scikit-learn, tol 1e-4": lambda: nested(one_by_one(decide_loosely)).decisions},
         )
     for strength in strengths[:2] if "permutations" in parts else ():
         one = (strength,)
@@ -341,7 +341,7 @@ def decide_loosely(train, shown, labels, grid):  # type: ignore[no-untyped-def]
         LogisticRegression(C=c, max_iter=100_000).fit(a, labels[:, 0]).decision_function(b)
         for c in grid
     ]
-    return np.stack(values, axis=1)[:, :, None], None
+    return np.stack(values, axis=1)[:, :, None]
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 
 from interp.errors import ProbeError
 from interp.items import Item
-from probes.layer import decide_layer, solver_named
+from probes.layer import decide_layer, one_by_one, solver_named
 
 __all__ = ["text_baselines"]
 
@@ -47,7 +47,8 @@ def text_baselines(
     for name, texts in (("statement", statements), ("prompt", prompts)):
         counts = _counts(texts)
         if counts is not None:
-            fit = decide_layer(counts, labels[:, None], folds, _STRENGTHS, _decide_by_tfidf)
+            decide = one_by_one(_decide_by_tfidf)
+            fit = decide_layer(counts, labels[:, None], folds, _STRENGTHS, decide)
             found[name] = fit.decisions[:, 0]
     lengths = np.array(
         [
@@ -72,7 +73,7 @@ def _counts(texts: Sequence[str]) -> Any:
 
 def _decide_by_tfidf(
     train: Any, held_out: Any, labels: NDArray[np.bool_], strengths: Sequence[float]
-) -> tuple[NDArray[np.float64], None]:
+) -> NDArray[np.float64]:
     weighting = TfidfTransformer(sublinear_tf=True).fit(train)
     seen, shown = weighting.transform(train), weighting.transform(held_out)
     values = np.empty((held_out.shape[0], len(strengths), labels.shape[1]))
@@ -89,4 +90,4 @@ def _decide_by_tfidf(
                         f"{_MAX_ITERATIONS} iterations. Use --no-text-baselines."
                     ) from error
                 values[:, index, column] = model.decision_function(shown)
-    return values, None
+    return values

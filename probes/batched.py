@@ -1,6 +1,6 @@
-"""Exact L2 logistic regression for many label vectors at once, by damped Newton steps.
+"""Exact L2 logistic regression for many label vectors and training sets, by damped Newton steps.
 
-Minimises, for every label column, C · Σ log loss + ½‖w‖² with an unpenalised intercept, on
+Minimises, for every label vector, C · Σ log loss + ½‖w‖² with an unpenalised intercept, on
 features that are standardised by the training items: the objective of scikit-learn.
 
 With at most as many training items n as features d, the weights lie in the span of the items, so
@@ -9,15 +9,17 @@ f = K·a + b. Otherwise the coefficients are the weights themselves (feature spa
 computed in float32, because an inexact step costs a further step and never the solution; what a
 solution is certified by is float64. No solution is reported whose gradient has not vanished.
 
-On a CPU `probes.dual` solves a few columns and `probes.many` many of them; `probes.newton` runs on
-any device, and on a CPU where these two give up.
+On a CPU the items are standardised once for all training sets, and these are solved together where
+label vectors are few, one after another where they are many. `probes.newton` runs on any device,
+and on a CPU where that gives up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -25,23 +27,25 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from interp.errors import ProbeError
-from probes.dual import solve_path
 from probes.linear import gram_matrix
-from probes.many import Solutions, solve_columns
+from probes.many import solve_columns
 from probes.newton import (
     DECISION_ERROR,
-    DIRECT_COLUMNS,
     RELATIVE_GRADIENT,
     State,
     feature_space,
     minimise,
     row_space,
 )
-from probes.scaling import standardise
+from probes.scaling import Common, standardise, standardise_together
 from probes.solver import require_strength
-from probes.spaces import FeatureSpace, RowSpace
+from probes.spaces import FEW, FeatureSpace, RowSpace
+from probes.steps import Conjugate, Direct, Steps
 
-__all__ = ["Decisions", "decide_held_out"]
+__all__ = ["Decisions", "Split", "decide_held_out"]
+
+_ONE_THREAD: Final = 2**22
+"""Threads cost more than they bring on items of so few elements."""
 
 
 @cache
@@ -49,12 +53,24 @@ def _threads() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-@dataclass(frozen=True, slots=True)
-class Decisions:
-    """Decision values of held-out items, and the certificate of the fits behind them.
+class Split(NamedTuple):
+    """What is fitted on and what is decided.
 
     Attributes:
-        values: (n_held, n_strengths, n_columns) float64, log odds of True.
+        training: (n_items,) of bool.
+        shown: (n_items,) of bool.
+    """
+
+    training: NDArray[np.bool_]
+    shown: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """Decision values of the items shown, and the certificate of the fits behind them.
+
+    Attributes:
+        values: (n_shown, n_strengths, n_columns) float64, log odds of True.
         relative_gradient: largest gradient norm at a solution, relative to zero weights.
     """
 
@@ -63,18 +79,18 @@ class Decisions:
 
 
 def decide_held_out(
-    train: NDArray[np.float32],
-    held_out: NDArray[np.float32],
+    features: NDArray[np.float32],
+    splits: Sequence[Split],
     labels: NDArray[np.bool_],
     strengths: Sequence[float],
     device: str = "cpu",
-) -> Decisions:
-    """Fit on the training items, decide the held-out ones.
+) -> Iterator[Decisions]:
+    """Fit on the training items of each split, decide the items that it shows, in turn.
 
     Args:
-        train: (n, d) activations.
-        held_out: (m, d) activations.
-        labels: (n, n_columns) of bool; each column has both classes.
+        features: (n_items, d) activations.
+        splits: one fit each.
+        labels: (n_items, n_columns) of bool; each column has both classes in every training part.
         strengths: values of C, ascending (each starts at the solution of the one before).
         device: torch device; the linear algebra of `cpu` is numpy's.
 
@@ -84,63 +100,97 @@ def decide_held_out(
     """
     for c in strengths:
         require_strength(c)
-    n_true = labels.sum(axis=0)
-    if ((n_true == 0) | (n_true == len(labels))).any():
-        raise ProbeError(
-            "A label vector has one class only among the training items; probes need both. "
-            "Use fewer --folds or more items."
-        )
-    features, shown, _ = standardise(train, held_out)
-    solved = _on_cpu(features, labels, strengths) if device == "cpu" else None
-    if solved is None:
-        weights, intercepts, worst = _by_torch(features, labels, strengths, device)
-    else:
-        coefficients, intercepts, worst = solved
-        flat = coefficients.reshape(len(coefficients), -1)
-        weights = features.T @ flat if len(features) <= features.shape[1] else flat
-    values = (shown @ weights.reshape(len(weights), -1)).reshape(len(shown), *intercepts.shape)
-    return Decisions(values + intercepts, worst)
+    for split in splits:
+        n_true = labels[split.training].sum(axis=0)
+        if ((n_true == 0) | (n_true == split.training.sum())).any():
+            raise ProbeError(
+                "A label vector has one class only among the training items; probes need both. "
+                "Use fewer --folds or more items."
+            )
+    if device != "cpu":
+        return (_by_torch(features, split, labels, strengths, device) for split in splits)
+    return _on_cpu(features, splits, labels, strengths)
 
 
 def _on_cpu(
-    features: NDArray[np.float64], labels: NDArray[np.bool_], strengths: Sequence[float]
-) -> Solutions | None:
-    """Item or feature weights, as `probes.many` gives them; None where the quick ways give up."""
-    n, d = features.shape
-    goal = {"decision_error": DECISION_ERROR, "relative_gradient": RELATIVE_GRADIENT}
-    if n > d:
-        return solve_columns(FeatureSpace(features), labels, strengths, **goal)
-    if labels.shape[1] > DIRECT_COLUMNS:
-        return solve_columns(RowSpace(features), labels, strengths, **goal)
-    single = features.astype(np.float32)
-    kernel = single @ single.T
-    paths = []
-    # Threads cost more than they bring on matrices of this size.
-    with _threads().limit(limits=1, user_api="blas"):
-        for label in labels.T:
-            path = solve_path(features, kernel, label, strengths, **goal)
-            if path is None:
-                return None
-            paths.append(path)
-    coefficients, intercepts, reached = zip(*paths, strict=True)
-    return np.stack(coefficients, axis=2), np.stack(intercepts, axis=1), max(reached)
+    features: NDArray[np.float32],
+    splits: Sequence[Split],
+    labels: NDArray[np.bool_],
+    strengths: Sequence[float],
+) -> Iterator[Decisions]:
+    limit = 1 if features.size <= _ONE_THREAD else None
+    with _threads().limit(limits=limit, user_api="blas"):
+        common = standardise_together(features, np.stack([s.training for s in splits], axis=1))
+    for begin, end in _parts(splits, features.shape[1], labels.shape[1]):
+        part = splits[begin:end]
+        with _threads().limit(limits=limit, user_api="blas"):
+            scale = common.scale[:, begin:end]
+            found = _solve(Common(common.z, scale), part, labels, strengths)
+        # What does not go smoothly is left to a way that is slower and robust.
+        yield from found or [_by_torch(features, s, labels, strengths, "cpu") for s in part]
+
+
+def _parts(splits: Sequence[Split], d: int, columns: int) -> Iterator[tuple[int, int]]:
+    """Which splits go together: those of the feature space, if label vectors are few."""
+    sizes = [int(split.training.sum()) for split in splits]
+    begin = 0
+    for end in range(1, len(splits) + 1):
+        if end == len(splits) or columns > FEW or min(sizes[begin], sizes[end]) <= d:
+            yield begin, end
+            begin = end
+
+
+def _solve(
+    common: Common,
+    splits: Sequence[Split],
+    labels: NDArray[np.bool_],
+    strengths: Sequence[float],
+) -> list[Decisions]:
+    """Nothing where the quick ways give up."""
+    training = np.stack([split.training for split in splits], axis=1)
+    space: RowSpace | FeatureSpace
+    steps: Callable[[], Steps]
+    if training[:, 0].sum() > common.z.shape[1]:
+        space = FeatureSpace(common, training, labels)
+        steps = partial(Conjugate, space)
+    else:
+        space = RowSpace(common, training, labels)
+        steps = partial(Direct if labels.shape[1] <= FEW else Conjugate, space)
+    solved = solve_columns(
+        space,
+        strengths,
+        steps,
+        decision_error=DECISION_ERROR,
+        relative_gradient=RELATIVE_GRADIENT,
+    )
+    if solved is None:
+        return []
+    found, each = [], labels.shape[1]
+    for index, split in enumerate(splits):
+        own = slice(index * each, (index + 1) * each)
+        coefficients, intercepts = solved.coefficients[..., own], solved.intercepts[:, own]
+        flat = coefficients.reshape(len(coefficients), -1)
+        values = space.outside(common.z[split.shown], index, flat)
+        found.append(Decisions(values.reshape(-1, *intercepts.shape) + intercepts, solved.worst))
+    return found
 
 
 def _by_torch(
-    features: NDArray[np.float64],
+    features: NDArray[np.float32],
+    split: Split,
     labels: NDArray[np.bool_],
     strengths: Sequence[float],
     device: str,
-) -> Solutions:
-    """Weights (d, n_strengths, columns), intercepts, the largest relative gradient."""
-    z = torch.from_numpy(features).to(device)
-    y = torch.from_numpy(labels).to(device).double()
+) -> Decisions:
+    train, shown, _ = standardise(features[split.training], features[split.shown])
+    z = torch.from_numpy(train).to(device)
+    y = torch.from_numpy(labels[split.training]).to(device).double()
     space = row_space(z, gram_matrix(z)) if len(z) <= z.shape[1] else feature_space(z)
     state, worst = State.zero(space, y), 0.0
-    weights, intercepts = [], []
-    for c in strengths:
+    values = np.empty((len(shown), len(strengths), labels.shape[1]))
+    for index, c in enumerate(strengths):
         state, reached = minimise(space, y, c, state)
         worst = max(worst, reached)
-        weights.append(space.weights(state.coefficients).cpu().numpy())
-        intercepts.append(state.intercept.cpu().numpy())
-    return np.stack(weights, axis=1), np.stack(intercepts), worst
+        weights = space.weights(state.coefficients).cpu().numpy()
+        values[:, index] = shown @ weights + state.intercept.cpu().numpy()
+    return Decisions(values, worst)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import Any, Final
 
@@ -14,21 +15,34 @@ from numpy.typing import NDArray
 from interp.errors import ProbeError
 from interp.statistics import class_weights
 from interp.vocabulary import ProbeKind, Solver
-from probes.batched import decide_held_out
+from probes.batched import Split, decide_held_out
 from probes.closed import closed_decisions
 from probes.solver import fit_probe
 
-__all__ = ["C_GRID", "Decide", "LayerFit", "decide_layer", "probe_named", "solver_named"]
+__all__ = [
+    "C_GRID",
+    "Decide",
+    "LayerFit",
+    "decide_layer",
+    "one_by_one",
+    "probe_named",
+    "solver_named",
+]
 
 C_GRID: Final = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """What `--C auto` chooses from, ascending."""
 
 Decide = Callable[
-    [Any, Any, NDArray[np.bool_], Sequence[float]], tuple[NDArray[np.float64], float | None]
+    [Any, Sequence[Split], NDArray[np.bool_], Sequence[float]],
+    Iterator[tuple[NDArray[np.float64], float | None]],
 ]
-"""From training features, held-out features, labels (n, columns) and ascending strengths to
-decision values (n_held, n_strengths, columns) and the largest relative gradient at a solution, if
-known."""
+"""From features, splits, labels (n_items, columns) and ascending strengths to, for each split in
+turn, decision values (n_shown, n_strengths, columns) and the largest relative gradient at a
+solution, if known."""
+
+DecideOne = Callable[[Any, Any, NDArray[np.bool_], Sequence[float]], NDArray[np.float64]]
+"""From training features, shown features, labels of the training items and strengths to decision
+values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +77,21 @@ def probe_named(kind: ProbeKind, solver: Solver, device: str = "cpu") -> Decide:
     if solver == "sklearn":
         raise ProbeError(f"--solver sklearn goes with --probe logistic; {kind} has a closed form.")
 
+    return one_by_one(partial(closed_decisions, kind))
+
+
+def one_by_one(decide_one: DecideOne) -> Decide:
+    """What decides each split by itself."""
+
     def decide(
-        train: NDArray[np.float32],
-        held_out: NDArray[np.float32],
+        features: Any,
+        splits: Sequence[Split],
         labels: NDArray[np.bool_],
         strengths: Sequence[float],
-    ) -> tuple[NDArray[np.float64], None]:
-        return closed_decisions(kind, train, held_out, labels, strengths), None
+    ) -> Iterator[tuple[NDArray[np.float64], None]]:
+        for training, shown in splits:
+            fitted = (features[training], features[shown], labels[training], strengths)
+            yield decide_one(*fitted), None
 
     return decide
 
@@ -77,17 +99,17 @@ def probe_named(kind: ProbeKind, solver: Solver, device: str = "cpu") -> Decide:
 def solver_named(solver: Solver, device: str = "cpu") -> Decide:
     """The solver of that name; `auto` takes a GPU if there is one (for `batched` only)."""
     if solver == "sklearn":
-        return _decide_by_sklearn
+        return one_by_one(_decide_by_sklearn)
     place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
 
     def decide(
-        train: NDArray[np.float32],
-        held_out: NDArray[np.float32],
+        features: NDArray[np.float32],
+        splits: Sequence[Split],
         labels: NDArray[np.bool_],
         strengths: Sequence[float],
-    ) -> tuple[NDArray[np.float64], float]:
-        found = decide_held_out(train, held_out, labels, strengths, place)
-        return found.values, found.relative_gradient
+    ) -> Iterator[tuple[NDArray[np.float64], float]]:
+        for found in decide_held_out(features, splits, labels, strengths, place):
+            yield found.values, found.relative_gradient
 
     return decide
 
@@ -97,13 +119,13 @@ def _decide_by_sklearn(
     held_out: NDArray[np.float32],
     labels: NDArray[np.bool_],
     strengths: Sequence[float],
-) -> tuple[NDArray[np.float64], None]:
+) -> NDArray[np.float64]:
     values = np.empty((len(held_out), len(strengths), labels.shape[1]))
     for column in range(labels.shape[1]):
         for index, strength in enumerate(strengths):
             probe = fit_probe(train, labels[:, column], C=strength)
             values[:, index, column] = probe.decide(held_out)
-    return values, None
+    return values
 
 
 def decide_layer(
@@ -140,18 +162,20 @@ def decide_layer(
     gradients: list[float] = []
 
     def run(
-        training: NDArray[np.bool_], held_out: NDArray[np.bool_], y: NDArray[np.bool_]
-    ) -> NDArray[np.float64]:
-        inside = y[training].sum(axis=0)
-        if (inside == 0).any() or (inside == training.sum()).any():
-            raise ProbeError(
-                "The items outside two folds are of one class only, so no probe can be fitted to "
-                "them. Use fewer --folds, more groups, or another --seed."
-            )
-        values, gradient = decide(features[training], features[held_out], y[training], strengths)
-        if gradient is not None:
-            gradients.append(gradient)
-        return values
+        splits: Sequence[Split], y: NDArray[np.bool_]
+    ) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.float64]]]:
+        for training, _ in splits:
+            inside = y[training].sum(axis=0)
+            if (inside == 0).any() or (inside == training.sum()).any():
+                raise ProbeError(
+                    "The items outside two folds are of one class only, so no probe can be fitted "
+                    "to them. Use fewer --folds, more groups, or another --seed."
+                )
+        decided = decide(features, splits, y, strengths)
+        for (_, shown), (values, gradient) in zip(splits, decided, strict=True):
+            if gradient is not None:
+                gradients.append(gradient)
+            yield shown, values
 
     judged = labels if len(strengths) > 1 else labels[:, :inner]
     verdicts = _inner_verdicts(judged, folds, len(strengths), run)
@@ -162,9 +186,8 @@ def decide_layer(
         chosen = np.zeros((n_folds, columns), int)
     decisions = np.empty((len(labels), columns))
     instability = np.empty((n_folds, inner))
-    for fold in range(n_folds):
-        held_out = folds == fold
-        values = run(~held_out, held_out, labels)
+    splits = [Split(folds != fold, folds == fold) for fold in range(n_folds)]
+    for fold, (held_out, values) in enumerate(run(splits, labels)):
         decisions[held_out] = np.take_along_axis(values, chosen[[fold]][:, None], axis=1)[:, 0]
         others = np.delete(verdicts[held_out], fold, axis=1)[..., :inner]
         said = np.take_along_axis(others, chosen[None, [fold], None, :inner], axis=2)[:, :, 0]
@@ -184,7 +207,7 @@ def _inner_verdicts(
     labels: NDArray[np.bool_],
     folds: NDArray[np.int64],
     n_strengths: int,
-    run: Callable[..., NDArray[np.float64]],
+    run: Callable[..., Iterator[tuple[NDArray[np.bool_], NDArray[np.float64]]]],
 ) -> NDArray[np.bool_]:
     """(n_items, n_folds, n_strengths, columns) verdicts without the item's fold and another one.
 
@@ -194,10 +217,11 @@ def _inner_verdicts(
     verdicts = np.zeros((len(labels), n_folds, n_strengths, labels.shape[1]), dtype=bool)
     if not labels.shape[1]:
         return verdicts
-    for a, b in combinations(range(n_folds), 2):
-        held_out = (folds == a) | (folds == b)
+    pairs = list(combinations(range(n_folds), 2))
+    splits = [Split(~np.isin(folds, pair), np.isin(folds, pair)) for pair in pairs]
+    for (a, b), (held_out, values) in zip(pairs, run(splits, labels), strict=True):
         # Folds are two here, so the other one of an item is their sum without its own.
-        verdicts[held_out, a + b - folds[held_out]] = run(~held_out, held_out, labels) > 0
+        verdicts[held_out, a + b - folds[held_out]] = values > 0
     return verdicts
 
 

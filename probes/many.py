@@ -1,36 +1,56 @@
-"""Newton steps by conjugate gradients for many label vectors, on a CPU.
+"""Damped Newton steps for many label vectors together, on a CPU.
 
-All columns share the products with the items, which are matrix by matrix, and the preconditioner:
-the inverse Hessian at the columns' mean weights. Steps are float32; decisions, gradients and the
-certificate are float64. As in `probes.dual`, what does not go smoothly is handed back.
+All columns share the products with the items, which are matrix by matrix. Steps are float32;
+decisions, gradients and the certificate are float64. What does not go smoothly (a matrix that
+float32 cannot factorise, a step that does not lead down) is handed back, to be solved by
+`probes.newton`, which is slower and robust.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probes.spaces import CG_STEPS, Double, Inverse, Single, Space, dots
+from probes.spaces import Double, Space, dots
+from probes.steps import Point, Steps
 
 __all__ = ["Solutions", "solve_columns"]
 
-Solutions = tuple[Double, Double, float]
-"""Coefficients (k, n_strengths, columns), intercepts (n_strengths, columns), the largest relative
-gradient."""
-
 _MAX_STEPS: Final = 60
 _HALVINGS: Final = 12
+_FARTHEST: Final = 700.0
+"""Decisions beyond this are taken as this, where exp would overflow."""
+
+_NEAR: Final = 1e-2
+"""Relative gradient from which on every step starts from exact decisions."""
+
 _SLACK: Final = 1e-6
 """Relative rounding of objectives whose decisions come from float32 steps."""
 
 
+@dataclass(frozen=True, slots=True)
+class Solutions:
+    """What `solve_columns` found.
+
+    Attributes:
+        coefficients: (k, n_strengths, columns).
+        intercepts: (n_strengths, columns).
+        worst: the largest relative gradient.
+    """
+
+    coefficients: Double
+    intercepts: Double
+    worst: float
+
+
 def solve_columns(
     space: Space,
-    labels: NDArray[np.bool_],
     strengths: Sequence[float],
+    steps: Callable[[], Steps],
     *,
     decision_error: float,
     relative_gradient: float,
@@ -38,33 +58,33 @@ def solve_columns(
     """Solve for ascending strengths, each from what the ones before it suggest.
 
     Args:
-        space: the items.
-        labels: (n, columns) of bool, both classes in each.
+        space: the items and the labels, both classes in each column.
         strengths: values of C.
+        steps: makes what gives the steps at a strength.
         decision_error: certified error of decisions, relative to the largest, at which to end.
         relative_gradient: bound on the gradient norm, relative to the one at zero weights.
 
     Returns:
         the solutions, or None where this way does not lead there.
     """
-    share = labels.mean(axis=0)
-    half: Double = 0.5 - labels.astype(np.float64)
     # The gradient at zero weights, with C = 1.
-    scale = np.sqrt(space.squared_norms(space.pull(half)) + half.sum(axis=0) ** 2)
-    zero = np.zeros((space.n_coefficients, labels.shape[1]))
-    points = [(0.0, _Point(zero, np.zeros_like(half), np.log(share / (1 - share))))]
+    half = 0.5 * space.against
+    scale = np.sqrt(space.squared(space.pull(half).astype(np.float32)) + half.sum(axis=0) ** 2)
+    zero, start = np.zeros((space.n_coefficients, half.shape[1])), np.zeros_like(half)
+    odds = np.log((half < 0).sum(axis=0) / (half > 0).sum(axis=0))
+    points = [(0.0, _Point(zero, start, odds))]
     worst = 0.0
-    coefficients = np.empty((len(zero), len(strengths), labels.shape[1]))
+    coefficients = np.empty((len(zero), len(strengths), half.shape[1]))
     intercepts = np.empty(coefficients.shape[1:])
     for index, c in enumerate(strengths):
-        run = _Run(space, c, decision_error, relative_gradient)
-        solved = run.minimise(_start(space, points, c, half), half, c * np.maximum(scale, 1))
+        run = _Run(space, steps(), c, decision_error, relative_gradient)
+        solved = run.minimise(_start(space, points, c), c * np.maximum(scale, 1))
         if solved is None:
             return None
         worst = max(worst, run.worst)
         points = [*points[-1:], (c, solved)]
         coefficients[:, index], intercepts[index] = solved.coefficients, solved.intercept
-    return coefficients, intercepts, worst
+    return Solutions(coefficients, intercepts, worst)
 
 
 class _Point:
@@ -95,43 +115,45 @@ class _Run:
     """One strength."""
 
     def __init__(
-        self, space: Space, c: float, decision_error: float, relative_gradient: float
+        self,
+        space: Space,
+        steps: Steps,
+        c: float,
+        decision_error: float,
+        relative_gradient: float,
     ) -> None:
-        self.space, self.c = space, c
+        self.space, self.steps, self.c = space, steps, c
         self.decision_error, self.relative_gradient = decision_error, relative_gradient
         self.worst = 0.0
 
-    def minimise(self, here: _Point, half: Double, scale: Double) -> _Point | None:
+    def minimise(self, here: _Point, scale: Double) -> _Point | None:
         """The solutions of all columns, from a start; None where a step does not lead down."""
         space, c = self.space, self.c
         found = _Point(here.coefficients.copy(), here.values.copy(), here.intercept.copy())
-        left = np.arange(half.shape[1])
-        inverse: Inverse | None = None
-        used = 0
+        left = np.arange(len(scale))
         exact = False
-        value, p = _evaluate(space, here, c, half)
+        value, residual = _evaluate(space, here, c)
         for _ in range(_MAX_STEPS):
-            residual = p + half
-            spread = 0.25 - p * p
-            mass = spread.sum(axis=0)
+            spread = np.abs(residual)
+            spread -= residual * residual
+            mass = np.maximum(spread.sum(axis=0), 1e-300)
             slope = here.coefficients + c * space.pull(residual)
             slope_b = c * residual.sum(axis=0)
-            # The intercept takes its best value for every step.
-            owed = (space.pull(spread * (slope_b / mass)) - slope).astype(np.float32)
-            squared = space.squared_norms(slope) if exact else space.squared_single(owed)
+            # Of an exact gradient; its norm itself is needed to a few digits.
+            squared = space.squared(slope.astype(np.float32)).astype(np.float64)
             relative = np.sqrt(squared + slope_b**2) / scale
             error = space.radius * np.sqrt(squared) + np.abs(slope_b) / (c * mass)
             size = np.abs(here.values + here.intercept).max(axis=0)
-            done = (relative <= 1e-13) | (
-                (2 * error <= self.decision_error * size) & (relative <= self.relative_gradient)
+            goal = np.minimum(
+                self.relative_gradient / np.maximum(relative, 1e-300),
+                self.decision_error * size / np.maximum(2 * error, 1e-300),
             )
+            done = (goal >= 1) | (relative <= 1e-13)
             # To sort out columns costs as much as a step: worth it once half of them are done.
-            enough = done.mean() >= 0.5
+            enough = 2 * done.sum() >= len(done)
             if enough and not exact:
-                # Float32 says so: now the decisions and the gradient as they are.
-                here = _Point(here.coefficients, space.decisions(here.coefficients), here.intercept)
-                value, p = _evaluate(space, here, c, half)
                 exact = True
+                here, value, residual = _exactly(space, here, c)
                 continue
             if enough:
                 found.put(left[done], here.take(done))
@@ -139,90 +161,56 @@ class _Run:
                 if done.all():
                     return found
                 keep = ~done
-                left, here, half, scale = left[keep], here.take(keep), half[:, keep], scale[keep]
-                owed, spread, slope_b = owed[:, keep], spread[:, keep], slope_b[keep]
-                relative, mass, value = relative[keep], mass[keep], value[keep]
-            weights = np.maximum(c * spread.mean(axis=1), 1e-14 * c)
-            inverse = space.inverse(inverse, weights, used)
-            if inverse is None:
+                space, left = space.take(keep), left[keep]
+                self.steps.take(keep)
+                here, scale, value = here.take(keep), scale[keep], value[keep]
+                slope, slope_b, mass = slope[:, keep], slope_b[keep], mass[keep]
+                spread, relative, goal = spread[:, keep], relative[keep], goal[keep]
+            taken = self.steps.step(Point(slope, slope_b, c * spread, relative, goal))
+            if taken is None:
                 return None
-            narrow = (c * spread).astype(np.float32)
-            move, moved, used = _conjugate_gradients(space, inverse, narrow, owed, relative)
-            values = moved.astype(np.float64)
-            move_b = -(slope_b / c + dots(spread, values)) / mass
-            step = _Point(move.astype(np.float64), values, move_b)
+            move, values = (part.astype(np.float64) for part in taken)
+            step = _Point(move, values, -(slope_b / c + dots(spread, values)) / mass)
             allowed = value + _SLACK * np.abs(value)
             length: Double | float = 1.0
             for _ in range(_HALVINGS):
                 there = here.towards(step, length)
-                value, p = _evaluate(space, there, c, half)
+                value, residual = _evaluate(space, there, c)
                 worse = ~(value <= allowed)
                 if not worse.any():
                     break
                 length = np.where(worse, np.multiply(length, 0.5), length)
             else:
                 return None
-            here, exact = there, False
+            here, exact = there, bool(relative.max() <= _NEAR)
+            if exact:
+                # What float32 has summed up would hide what is left to gain.
+                here, value, residual = _exactly(space, here, c)
         return None
 
 
-def _conjugate_gradients(
-    space: Space, inverse: Inverse, weights: Single, residual: Single, relative: Double
-) -> tuple[Single, Single, int]:
-    """A Newton step, `lift` of it, and the number of products with the Hessian."""
-    total = weights.sum(axis=0)
-    conditioned = inverse(residual)
-    raised = space.lift(conditioned)
-    inner = space.dot(residual, conditioned, raised)
-    # Near the solution steps pay off fully only when they are solved well.
-    target = np.clip(np.sqrt(relative), 3e-3, 0.1).astype(np.float32) ** 2 * inner
-    direction: Single = conditioned
-    lifted: Single = raised
-    move, moved = np.zeros_like(direction), np.zeros_like(lifted)
-    steps = 0
-    while True:
-        steps += 1
-        # Weighted means drop out, with the intercept.
-        bent: Single = weights * (lifted - dots(weights, lifted) / total)
-        applied = direction + space.pull_single(bent)
-        bend = space.dot(applied, direction, lifted)
-        # A finished column rests: past the rounding its products are noise, even negative.
-        length: Single = np.divide(inner, bend, out=np.zeros_like(bend), where=bend > 1e-30)
-        move += length * direction
-        moved += length * lifted
-        residual = residual - length * applied
-        conditioned = inverse(residual)
-        raised = space.lift(conditioned)
-        before, inner = inner, np.maximum(space.dot(residual, conditioned, raised), 0)
-        going = inner > target
-        if steps == CG_STEPS or not going.any():
-            break
-        inner = inner * going
-        ratio: Single = np.divide(inner, before, out=np.zeros_like(inner), where=before > 1e-30)
-        direction = conditioned + ratio * direction
-        lifted = raised + ratio * lifted
-    return move, moved, steps
+def _exactly(space: Space, at: _Point, c: float) -> tuple[_Point, Double, Double]:
+    """The point with its decisions from the items in float64, and what `_evaluate` says of it."""
+    at = _Point(at.coefficients, space.decisions(at.coefficients), at.intercept)
+    return at, *_evaluate(space, at, c)
 
 
-def _evaluate(space: Space, at: _Point, c: float, half: Double) -> tuple[Double, Double]:
-    """The objective (columns,) and p(True) − ½ (n, columns), for half = ½ − y."""
-    f = at.values + at.intercept
-    small = np.abs(f)
-    np.negative(small, out=small)
-    np.exp(small, out=small)
-    small += 1
-    p = 1 / small
-    np.log(small, out=small)
-    # −log p(y) = log(1 + exp(−|f|)) + |f|/2 + (½ − y)·f
-    losses = small.sum(axis=0) + dots(half, f)
-    np.abs(f, out=small)
-    losses += 0.5 * small.sum(axis=0)
-    p -= 0.5
-    np.copysign(p, f, out=p)
-    return 0.5 * space.penalty(at.coefficients, at.values) + c * losses, p
+def _evaluate(space: Space, at: _Point, c: float) -> tuple[Double, Double]:
+    """The objective (columns,), but for a constant, and p(True) less the label (n, columns)."""
+    # With u = −sign · f: the loss is log(1 + exp(u)), its slope −sign · σ(u), to all digits.
+    u = at.values + at.intercept
+    u *= space.against
+    losses = u.sum(axis=0)
+    np.maximum(u, -_FARTHEST, out=u)
+    np.negative(u, out=u)
+    np.exp(u, out=u)
+    u += 1
+    losses += np.log(u).sum(axis=0)
+    np.divide(space.against, u, out=u)
+    return 0.5 * space.penalty(at.coefficients, at.values) + c * losses, u
 
 
-def _start(space: Space, points: list[tuple[float, _Point]], c: float, half: Double) -> _Point:
+def _start(space: Space, points: list[tuple[float, _Point]], c: float) -> _Point:
     """For each column the best of the last solution and lines from the ones before it."""
     before, last = points[-1]
     if not before:
@@ -236,7 +224,7 @@ def _start(space: Space, points: list[tuple[float, _Point]], c: float, half: Dou
         line = last.towards(first, -1)
         t = float(np.log(ratio) / np.log(before / earlier))
         starts += [last.towards(line, r) for r in (t, t / 2)]
-    best = np.stack([_evaluate(space, start, c, half)[0] for start in starts]).argmin(axis=0)
+    best = np.stack([_evaluate(space, start, c)[0] for start in starts]).argmin(axis=0)
     chosen = nothing
     for index, start in enumerate(starts):
         columns = np.flatnonzero(best == index)

@@ -1,38 +1,63 @@
-"""The coefficients of many label vectors: weights of the items, or of the features.
+"""The coefficients of label vectors: weights of the items, or of the features.
 
-In the row space coefficients are weights of the items (n of them, w = Zᵀa), and inner products of
-coefficients are those of the weights, uᵀKv. In the feature space they are the weights themselves.
+In the row space coefficients are weights of the items of a training set (w = Zᵀa), and inner
+products of coefficients are those of the weights, uᵀKv. In the feature space they are the weights
+themselves. Z is z · scale, as `probes.scaling.Common` has them; columns stand by training set, each
+with the same number of label vectors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import lapack
 
-__all__ = ["CG_STEPS", "Double", "FeatureSpace", "Inverse", "RowSpace", "Single", "Space", "dots"]
+from probes.scaling import Common, blocks
+
+__all__ = ["CG_STEPS", "FEW", "Double", "FeatureSpace", "Inverse", "RowSpace", "Single", "Space"]
+__all__ += ["dots"]
 
 Double = NDArray[np.float64]
 Single = NDArray[np.float32]
 _Float = TypeVar("_Float", np.float32, np.float64)
 Inverse = Callable[[Single], Single]
 
-CG_STEPS: Final = 40
+FEW: Final = 4
+"""Up to so many label vectors each get a factor of their own in the row space, and products with
+the items rather than with a float64 Gram matrix."""
+
+CG_STEPS: Final = 100
 """Most conjugate gradient steps at a point. In the feature space the preconditioner costs as much
-as a hundred of them, and is only made where steps without one have reached this."""
+as that, and is only made where steps without one have reached this."""
 
 _STALE: Final = 3
 """Conjugate gradient steps that show a preconditioner of other weights to be out of date."""
 
+_SMALL: Final = 2**19
+"""Up to so many elements the items are held as float64 too."""
+
 
 class Space(Protocol):
-    """What the coefficients are."""
+    """What the coefficients are.
 
+    Attributes:
+        against: (n, columns): −1 True, 1 False, 0 outside the training set of the column.
+        loosest: share of a gradient that conjugate gradients may leave far from the solution.
+        n_coefficients: of a column.
+        radius: largest norm of an item.
+    """
+
+    against: Double
     n_coefficients: int
     radius: float
+    loosest: float
+
+    def take(self, columns: NDArray[np.bool_], /) -> Space:
+        """The same for some of the columns."""
 
     def decisions(self, coefficients: Double) -> Double:
         """(n, columns) decisions without intercept."""
@@ -40,14 +65,11 @@ class Space(Protocol):
     def pull(self, residual: Double) -> Double:
         """The coefficients whose weights are Zᵀ of (n, columns)."""
 
-    def squared_norms(self, coefficients: Double) -> Double:
-        """(columns,) of the weights."""
-
     def penalty(self, coefficients: Double, values: Double, /) -> Double:
-        """The same, given `decisions` too."""
+        """(columns,) squared norms of the weights, given `decisions` too."""
 
-    def squared_single(self, coefficients: Single) -> Single:
-        """The same, in float32."""
+    def squared(self, coefficients: Single) -> Single:
+        """The same, from float32 alone."""
 
     def lift(self, coefficients: Single) -> Single:
         """Like `decisions`, in float32."""
@@ -67,29 +89,60 @@ class Space(Protocol):
             used: conjugate gradient steps at the last point.
         """
 
+    def outside(self, shown: Single, of_set: int, coefficients: Double) -> Double:
+        """(m, columns) decisions of other items, without intercept.
+
+        Args:
+            shown: (m, d) rows of `Common.z`.
+            of_set: which training set.
+            coefficients: (k, columns) of that set.
+        """
+
 
 class RowSpace:
-    """Coefficients are weights of the items, for standardised items z (n, d)."""
+    """Coefficients are weights of the items of one training set."""
 
-    def __init__(self, z: Double) -> None:
-        self.gram: Double = z @ z.T
-        self.kernel: Single = self.gram.astype(np.float32)
+    loosest = 0.1
+
+    def __init__(self, common: Common, training: NDArray[np.bool_], labels: NDArray[np.bool_]):
+        """Gram matrices of a training set.
+
+        Args:
+            common: items and the scale of the set.
+            training: (n, 1) of bool.
+            labels: (n, n_labels) of bool.
+        """
+        kept = training[:, 0]
+        self.scale = common.scale[:, 0]
+        z = common.z[kept]
+        z *= self.scale
+        self.items = _Items(z)
+        self.against = np.where(labels[kept], -1.0, 1.0)
         self.n_coefficients = len(z)
-        self.radius = float(np.sqrt(max(0.0, self.gram.diagonal().max())))
+        self.gram: Double | None = None
+        if labels.shape[1] > FEW:
+            wide = z.astype(np.float64)
+            self.gram = wide @ wide.T
+        self.kernel: Single = z @ z.T if self.gram is None else self.gram.astype(np.float32)
+        self.radius = float(np.sqrt(max(0.0, self.kernel.diagonal().max())))
+
+    def take(self, columns: NDArray[np.bool_]) -> RowSpace:
+        part = copy(self)
+        part.against = self.against[:, columns]
+        return part
 
     def decisions(self, coefficients: Double) -> Double:
-        return self.gram @ coefficients
+        if self.gram is not None:
+            return self.gram @ coefficients
+        return self.items.times(self.items.pulled(coefficients))
 
     def pull(self, residual: Double) -> Double:
         return residual
 
-    def squared_norms(self, coefficients: Double) -> Double:
-        return np.maximum(dots(coefficients, self.gram @ coefficients), 0)
-
     def penalty(self, coefficients: Double, values: Double) -> Double:
         return dots(coefficients, values)
 
-    def squared_single(self, coefficients: Single) -> Single:
+    def squared(self, coefficients: Single) -> Single:
         return np.maximum(dots(coefficients, self.kernel @ coefficients), 0)
 
     def lift(self, coefficients: Single) -> Single:
@@ -106,69 +159,118 @@ class RowSpace:
             return now
         # (I + S²K)⁻¹ = S·(I + S·K·S)⁻¹·S⁻¹, symmetric under the inner product uᵀKv.
         s = np.sqrt(weights).astype(np.float32)
-        matrix = self.kernel * s[:, None]
-        matrix *= s
-        inverted = _inverted(matrix)
+        inverted = _inverted(self.kernel, s)
         if inverted is None:
             return None
-        scaled: Single = inverted * s[:, None] / s
-        return lambda r: scaled @ r
+        inverted *= s[:, None]
+        inverted /= s
+        return lambda r: inverted @ r
+
+    def outside(self, shown: Single, _of_set: int, coefficients: Double) -> Double:
+        shown = shown * self.scale
+        if coefficients.shape[1] > len(shown):
+            return (shown.astype(np.float64) @ self.items.z.T.astype(np.float64)) @ coefficients
+        return _Items(shown).times(self.items.pulled(coefficients))
 
 
 class FeatureSpace:
-    """Coefficients are weights of the features, for standardised items z (n, d)."""
+    """Coefficients are weights of the features."""
 
-    def __init__(self, z: Double) -> None:
-        self.z, self.single = z, z.astype(np.float32)
-        self.n_coefficients = z.shape[1]
-        self.radius = float(np.sqrt(np.einsum("ij,ij->i", z, z).max()))
-        self.moments: Single | None = None
+    # Without a preconditioner, all that a step needs of the first ones is the way down.
+    loosest = 0.5
+
+    def __init__(self, common: Common, training: NDArray[np.bool_], labels: NDArray[np.bool_]):
+        """Items that all training sets share; the arguments are those of `RowSpace`."""
+        alone = training.shape[1] == 1
+        kept = training[:, 0] if alone else np.ones(len(training), dtype=bool)
+        self.items = _Items(common.z[kept] if alone else common.z)
+        self.scale = common.scale
+        against = np.where(labels[kept], -1.0, 1.0)[:, None] * training[kept][:, :, None]
+        self.against = against.reshape(len(against), -1)
+        self.per_column = np.repeat(common.scale, labels.shape[1], axis=1)
+        self.n_coefficients = common.z.shape[1]
+        largest = np.einsum("ij,ij->i", self.items.z, self.items.z).max()
+        self.radius = float(np.sqrt(largest) * common.scale.max())
+        self.moments: list[Single] = []
         self.level = 0.0
 
+    def take(self, columns: NDArray[np.bool_]) -> FeatureSpace:
+        part = copy(self)
+        part.against, part.per_column = self.against[:, columns], self.per_column[:, columns]
+        return part
+
     def decisions(self, coefficients: Double) -> Double:
-        return self.z @ coefficients
+        return self.items.times(self.per_column * coefficients)
 
     def pull(self, residual: Double) -> Double:
-        return self.z.T @ residual
-
-    def squared_norms(self, coefficients: Double) -> Double:
-        return dots(coefficients, coefficients)
+        return self.per_column * self.items.pulled(residual)
 
     def penalty(self, coefficients: Double, _values: Double) -> Double:
         return dots(coefficients, coefficients)
 
-    def squared_single(self, coefficients: Single) -> Single:
+    def squared(self, coefficients: Single) -> Single:
         return dots(coefficients, coefficients)
 
     def lift(self, coefficients: Single) -> Single:
-        return self.single @ coefficients
+        return self.items.z @ (self.per_column * coefficients)
 
     def pull_single(self, residual: Single) -> Single:
-        return self.single.T @ residual
+        return self.per_column * (self.items.z.T @ residual)
 
     def dot(self, u: Single, v: Single, _lifted: Single) -> Single:
         return dots(u, v)
 
     def inverse(self, now: Inverse | None, weights: Double, used: int) -> Inverse | None:
-        if used < CG_STEPS and self.moments is None:
+        if used < CG_STEPS and not self.moments:
             return lambda r: r
-        # One weight for all items, so that the second moments are computed once.
+        # One weight for all items, so that the second moments are computed once; and one scale.
         level = float(weights.mean())
-        if now is not None and self.moments is not None and 0.5 < level / self.level < 2:
+        if now is not None and self.moments and 0.5 < level / self.level < 2:
             return now
-        if self.moments is None:
-            self.moments = self.single.T @ self.single
+        if not self.moments:
+            self.moments.append(self.items.z.T @ self.items.z)
         self.level = level
-        matrix = self.moments * np.float32(level)
+        matrix = self.moments[0] * np.float32(level)
         matrix.ravel()[:: len(matrix) + 1] += 1
         factor, failed = lapack.spotrf(matrix.T, lower=1, overwrite_a=1, clean=0)
         if failed:
             return None
         return lambda r: np.ascontiguousarray(lapack.spotrs(factor, r, lower=1)[0])
 
+    def outside(self, shown: Single, of_set: int, coefficients: Double) -> Double:
+        return _Items(shown).times(self.scale[:, [of_set]] * coefficients)
 
-def _inverted(matrix: Single) -> Single | None:
-    """(I + M)⁻¹ of a symmetric matrix, which is overwritten; None if float32 cannot."""
+
+class _Items:
+    """Float32 items (n, d), and float64 products with them in bounded memory."""
+
+    def __init__(self, z: Single) -> None:
+        self.z = z
+        self.wide = z.astype(np.float64) if z.size <= _SMALL else None
+
+    def times(self, weights: Double) -> Double:
+        """(n, columns) of (d, columns)."""
+        if self.wide is not None:
+            return self.wide @ weights
+        found = np.empty((len(self.z), weights.shape[1]))
+        for part in blocks(*self.z.shape):
+            found[part] = self.z[part].astype(np.float64) @ weights
+        return found
+
+    def pulled(self, residual: Double) -> Double:
+        """(d, columns) of (n, columns)."""
+        if self.wide is not None:
+            return self.wide.T @ residual
+        found = np.zeros((self.z.shape[1], residual.shape[1]))
+        for part in blocks(*self.z.shape):
+            found += self.z[part].astype(np.float64).T @ residual[part]
+        return found
+
+
+def _inverted(kernel: Single, s: Single) -> Single | None:
+    """(I + S·K·S)⁻¹; None if float32 cannot."""
+    matrix = kernel * s[:, None]
+    matrix *= s
     matrix.ravel()[:: len(matrix) + 1] += 1
     # The transpose of a symmetric matrix is itself, in the order that LAPACK works in place.
     factor, failed = lapack.spotrf(matrix.T, lower=1, overwrite_a=1, clean=1)

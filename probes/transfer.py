@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from interp.errors import ProbeError
 from interp.statistics import class_weights
 from interp.vocabulary import TransferKind
+from probes.batched import Split
 from probes.layer import Decide
 
 __all__ = ["MOST_PARTS", "Transfer", "TransferPlan", "plan_transfer", "run_transfer"]
@@ -147,22 +148,25 @@ def run_transfer(
     decide: Decide,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """One layer: (n_items,) decisions, (n_parts,) balanced accuracy inside the training parts."""
-
-    def fit(train: NDArray[np.bool_], shown: NDArray[np.bool_]) -> NDArray[np.float64]:
-        return decide(features[train], features[shown], labels[train, None], strengths)[0][:, :, 0]
-
+    n_folds = int(folds.max()) + 1
+    splits = []
+    for index, kept in enumerate(plan.training):
+        inner = [Split(kept & (folds != fold), kept & (folds == fold)) for fold in range(n_folds)]
+        splits += [*inner, Split(kept, plan.part == index)]
+    decided = (
+        values[:, :, 0] for values, _ in decide(features, splits, labels[:, None], strengths)
+    )
     decisions = np.empty(len(labels))
     accuracy = np.empty(len(plan.training))
     for index, kept in enumerate(plan.training):
         right = np.zeros(len(strengths))
         weights = np.zeros(len(labels))
         weights[kept] = class_weights(labels[kept])
-        for fold in range(int(folds.max()) + 1):
+        for fold in range(n_folds):
             judged = kept & (folds == fold)
-            said = fit(kept & (folds != fold), judged) > 0
+            said = next(decided) > 0
             right += (weights[judged, None] * (said == labels[judged, None])).sum(axis=0)
         best = int(right.argmax())
         accuracy[index] = right[best] / kept.sum()
-        held = plan.part == index
-        decisions[held] = fit(kept, held)[:, best]
+        decisions[plan.part == index] = next(decided)[:, best]
     return decisions, accuracy

@@ -15,6 +15,7 @@ from activations import HFBackend, ModelSpec, describe_source, extract, load_bac
 from interp import load_items, open_source
 from interp.errors import ModelError
 from probes import fit_probe
+from probes.batched import Split
 from probes.layer import solver_named
 from steering import POSITIONS, SignedItems, sweep_steering
 
@@ -125,7 +126,7 @@ def test_probes_of_real_residuals_are_those_of_scikit_learn_converged(backend: H
         x = capture.resid_post[:, layer].numpy()
         strengths = (0.001, 0.01, 1.0)
         decide = solver_named("batched")
-        values, gradient = decide(x[train], x[~train], labels[train, None], strengths)
+        (values, gradient), *_ = decide(x, [Split(train, ~train)], labels[:, None], strengths)
         assert gradient is not None
         assert gradient <= 1e-7
         for index, strength in enumerate(strengths):

@@ -1,0 +1,174 @@
+"""Newton steps for many label vectors, in float32: by one factor a column, or conjugate gradients.
+
+An inexact step costs a further step and never the solution, which `probes.many` certifies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import blas, lapack
+
+from probes.spaces import CG_STEPS, Double, Inverse, RowSpace, Single, Space, dots
+
+__all__ = ["Conjugate", "Direct", "Point", "Steps"]
+
+_SLOW: Final = 0.1
+"""A factor is computed anew where the gradient fell by less than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What a step is computed from.
+
+    Attributes:
+        slope: (k, columns) gradient, as coefficients.
+        slope_b: (columns,) gradient of the intercept.
+        weights: (n, columns), C · p(1 − p), 0 outside the training set.
+        relative: (columns,) gradient norm relative to the one at zero weights.
+        goal: (columns,) what share of the gradient may be left at the end.
+    """
+
+    slope: Double
+    slope_b: Double
+    weights: Double
+    relative: Double
+    goal: Double
+
+
+class Steps(Protocol):
+    """Newton steps at one strength."""
+
+    def take(self, columns: NDArray[np.bool_], /) -> None:
+        """Go on with some of the columns."""
+
+    def step(self, at: Point, /) -> tuple[Single, Single] | None:
+        """Coefficients of the step and `lift` of them; None where float32 cannot give them.
+
+        The intercept is left out: it takes its best value for every step.
+        """
+
+
+class Direct:
+    """One Cholesky factor a column, which serves as long as its gradient falls fast."""
+
+    def __init__(self, space: RowSpace) -> None:
+        self.space = space
+        self.factors: list[_Factor | None] = [None] * space.against.shape[1]
+        self.before = np.full(len(self.factors), np.inf)
+
+    def take(self, columns: NDArray[np.bool_]) -> None:
+        self.factors = [self.factors[column] for column in np.flatnonzero(columns)]
+        self.before = self.before[columns]
+
+    def step(self, at: Point) -> tuple[Single, Single] | None:
+        kernel = self.space.kernel
+        lifted = kernel @ at.slope.astype(np.float32)
+        root = np.sqrt(
+            np.maximum(at.weights, np.maximum(1e-14 * at.weights.max(axis=0), 1e-30))
+        ).astype(np.float32)
+        stale = at.relative > _SLOW * self.before
+        move = np.empty_like(lifted)
+        for column, factor in enumerate(self.factors):
+            if factor is None or stale[column]:
+                factor = _Factor.of(kernel, root[:, column])
+                if factor is None:
+                    return None
+                self.factors[column] = factor
+            move[:, column] = factor.solve(lifted[:, column], at.slope_b[column])
+        move -= at.slope
+        self.before = at.relative
+        return move, kernel @ move
+
+
+class _Factor:
+    """Newton steps under the weights S² of one point.
+
+    With δa = S·q − slope: (I + S·K·S)·q + s·δb = S·K·slope and sᵀq = slope_b.
+    """
+
+    def __init__(self, factor: Single, s: Single) -> None:
+        self.factor, self.s = factor, s
+        self.by_s = self._divide(s)
+        self.total = s @ self.by_s
+
+    @classmethod
+    def of(cls, kernel: Single, s: Single) -> _Factor | None:
+        s = s.copy()
+        matrix = kernel * s[:, None]
+        matrix *= s
+        matrix.ravel()[:: len(s) + 1] += 1
+        # The transpose of a symmetric matrix is itself, in the order that LAPACK works in place.
+        factor, failed = lapack.spotrf(matrix.T, lower=1, overwrite_a=1, clean=0)
+        return None if failed else cls(factor, s)
+
+    def _divide(self, right: Single) -> Single:
+        # For one side, several times faster than `spotrs`.
+        half = blas.strsv(self.factor, right, lower=1)
+        solved: Single = blas.strsv(self.factor, half, lower=1, trans=1, overwrite_x=1)
+        return solved
+
+    def solve(self, lifted: Single, slope_b: float) -> Single:
+        """S·q, from K·slope and the gradient of the intercept."""
+        by_lift = self._divide(self.s * lifted)
+        move_b = (self.s @ by_lift - np.float32(slope_b)) / self.total
+        found: Single = self.s * (by_lift - self.by_s * move_b)
+        return found
+
+
+class Conjugate:
+    """Conjugate gradients with one preconditioner: the inverse Hessian at the columns' mean."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.inverse: Inverse | None = None
+        self.used = 0
+
+    def take(self, columns: NDArray[np.bool_]) -> None:
+        self.space = self.space.take(columns)
+
+    def step(self, at: Point) -> tuple[Single, Single] | None:
+        space = self.space
+        mean = at.weights.mean(axis=1)
+        inverse = space.inverse(
+            self.inverse, np.maximum(mean, max(1e-14 * mean.max(), 1e-30)), self.used
+        )
+        self.inverse = inverse
+        if inverse is None:
+            return None
+        weights = at.weights.astype(np.float32)
+        # At a start beyond the solution of separable labels nothing is left of the weights.
+        total = np.maximum(weights.sum(axis=0), np.float32(1e-30))
+        # Weighted means drop out, with the intercept.
+        centred = weights * (at.slope_b.astype(np.float32) / total)
+        residual = space.pull_single(centred) - at.slope.astype(np.float32)
+        # Near the solution steps pay off fully only when they are solved well.
+        target = np.clip(np.sqrt(at.relative), 3e-3, space.loosest)
+        target = np.maximum(target, 0.5 * at.goal)
+        target = (target**2).astype(np.float32)
+        target *= dots(residual, residual)
+        direction = np.zeros_like(residual)
+        move, moved, lifted = direction.copy(), np.zeros_like(weights), np.zeros_like(weights)
+        before = np.zeros_like(total)
+        self.used = 0
+        while self.used < CG_STEPS and (dots(residual, residual) > target).any():
+            self.used += 1
+            conditioned = inverse(residual)
+            raised = space.lift(conditioned)
+            inner = np.maximum(space.dot(residual, conditioned, raised), 0)
+            ratio = np.divide(inner, before, out=np.zeros_like(inner), where=before > 1e-30)
+            direction = conditioned + ratio * direction
+            lifted = raised + ratio * lifted
+            bent: Single = weights * (lifted - dots(weights, lifted) / total)
+            applied = direction + space.pull_single(bent)
+            bend = space.dot(applied, direction, lifted)
+            # A finished column rests: past the rounding its products are noise, even negative.
+            length: Single = np.divide(inner, bend, out=np.zeros_like(bend), where=bend > 1e-30)
+            move += length * direction
+            moved += length * lifted
+            residual -= length * applied
+            before = inner
+        return move, moved
