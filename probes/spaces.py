@@ -18,8 +18,17 @@ from scipy.linalg import lapack
 
 from probes.scaling import Common, blocks
 
-__all__ = ["CG_STEPS", "FEW", "Double", "FeatureSpace", "Inverse", "RowSpace", "Single", "Space"]
-__all__ += ["dots"]
+__all__ = [
+    "CG_STEPS",
+    "FEW",
+    "Double",
+    "FeatureSpace",
+    "Inverse",
+    "RowSpace",
+    "Single",
+    "Space",
+    "dots",
+]
 
 Double = NDArray[np.float64]
 Single = NDArray[np.float32]
@@ -38,7 +47,7 @@ _STALE: Final = 3
 """Conjugate gradient steps that show a preconditioner of other weights to be out of date."""
 
 _SMALL: Final = 2**19
-"""Up to so many elements the items are held as float64 too."""
+"""Up to so many elements the items are held as float64 too; more are turned into it in blocks."""
 
 
 class Space(Protocol):
