@@ -34,8 +34,8 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import os
 import re
+import resource
 import statistics
 import subprocess
 import sys
@@ -62,7 +62,8 @@ from interp import Item, Message
 LOGIT_IDS = (0, 1)
 
 SORTED_TOKENS = 768
-"""Padded tokens a batch of the length-sorted ways. Ours runs packed batches of its own size."""
+"""Padded tokens a batch of the length-sorted ways: batches of 2,048 took them 5 to 19% longer. Ours
+runs packed batches of its own size."""
 
 
 @dataclass
@@ -227,11 +228,11 @@ def serve(name: str, options: argparse.Namespace, pipe: Any) -> None:
     given = prompts if name == "ours" else prompts[: options.others or len(prompts)]
     pipe.send(None)
     while pipe.recv():
-        before, wall = os.times(), time.perf_counter()
+        before, wall = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
         result = WAYS[name](setting, given)
-        after, spent = os.times(), time.perf_counter() - wall
-        system = after.system - before.system
-        cpu = after.user - before.user + system
+        after, spent = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter() - wall
+        system = after.ru_stime - before.ru_stime
+        cpu = after.ru_utime - before.ru_utime + system
         timed = Timed(*(seconds / len(given) for seconds in (cpu, system, spent)))
         pipe.send((timed, result.numpy()))
 

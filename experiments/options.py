@@ -113,7 +113,7 @@ LibraryOption = Annotated[
 DeviceOption = Annotated[str, typer.Option("--device", help="Torch device; auto takes a GPU.")]
 BatchOption = Annotated[
     int,
-    typer.Option("--batch-tokens", help="Tokens a batch, padded; 768 at most where a CPU packs."),
+    typer.Option("--batch-tokens", help="Tokens a batch, padded; 1536 at most where a CPU packs."),
 ]
 AdapterOption = Annotated[
     Path | None,

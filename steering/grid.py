@@ -26,7 +26,7 @@ from activations.workers import spread_batches, workers_for
 from interp.errors import InterpError, SteeringError
 from steering.hooks import change_at
 from steering.interventions import CHANGES
-from steering.plan import FoldPlan
+from steering.plan import FoldPlan, distinct
 from steering.positions import Positions, selected
 from steering.unfinished import Unfinished
 
@@ -129,7 +129,9 @@ def run_cells(
         pending = set(np.flatnonzero(np.isnan(baseline[plan.rows, 0])).tolist())
         if not pending:
             continue
-        for batch, (base, values) in _batches(job, plan, path, pending, prefix_sharing):
+        runs, taken = distinct(plan)
+        for batch, (base, found) in _batches(job, runs, path, pending, prefix_sharing):
+            values = found[taken[:, batch], np.arange(len(batch))]
             if not (np.isfinite(base).all() and np.isfinite(values).all()):
                 raise SteeringError(_TOO_LARGE)
             if kept is not None:

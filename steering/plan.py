@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -23,6 +23,7 @@ __all__ = [
     "INNER",
     "FoldPlan",
     "SignedItems",
+    "distinct",
     "make_plan",
 ]
 
@@ -127,6 +128,43 @@ def make_plan(
         absolute[cell, plans[fold].rows] = np.abs(amount)
     run = np.maximum((intended != 0).sum(axis=1), 1)
     return tuple(number), plans, intended, absolute.sum(axis=1) / run
+
+
+def distinct(plan: FoldPlan) -> tuple[FoldPlan, NDArray[np.int64]]:
+    """What has to be run for a plan: cells that share a vector and a size differ by signs only.
+
+    `signed`, `oracle`, `fixed` and `negated` are such cells: a run with either sign serves all.
+
+    Returns:
+        the plan of the runs, in which `cells` are those of the first of each kind; (n_cells, k) the
+        run that an item's logits of a cell are taken from.
+    """
+    alike: dict[tuple[int, bytes, bytes], list[int]] = {}
+    sizes = np.abs(plan.coefficients)
+    for cell, layer in enumerate(plan.layers):
+        key = int(layer), plan.vectors[plan.which[cell]].tobytes(), sizes[cell].tobytes()
+        alike.setdefault(key, []).append(cell)
+    runs: list[tuple[int, NDArray[np.float64]]] = []
+    taken = np.empty(plan.coefficients.shape, dtype=np.int64)
+    for cells in alike.values():
+        if len(cells) > 2:
+            taken[cells] = len(runs) + (plan.coefficients[cells] < 0)
+            runs += [(cells[0], sizes[cells[0]]), (cells[1], -sizes[cells[0]])]
+        else:
+            for cell in cells:
+                taken[cell] = len(runs)
+                runs.append((cell, plan.coefficients[cell]))
+    first = np.array([cell for cell, _ in runs])
+    return (
+        replace(
+            plan,
+            cells=plan.cells[first],
+            layers=plan.layers[first],
+            which=plan.which[first],
+            coefficients=np.stack([amount for _, amount in runs]),
+        ),
+        taken,
+    )
 
 
 Source = tuple[str, str, int, float, NDArray[np.float32], NDArray[np.int64]]

@@ -11,7 +11,7 @@ from steering_grids import made_up, settings, vector_of
 from activations import ActivationCache, HFBackend
 from interp.errors import SteeringError
 from steering import CONDITIONS, SignedItems, sweep_steering
-from steering.plan import make_plan
+from steering.plan import distinct, make_plan
 from steering.results import Cell, cell_rows
 from steering.settings import require_conditions
 from steering.sweep import with_verdict
@@ -34,6 +34,23 @@ def test_a_shuffled_direction_is_unremarkable_among_shuffled_ones_only() -> None
     assert 0 < rank < 20
     # Class means follow the wide axes, whatever the labels; isotropic draws do not.
     assert np.median(shuffled) > max(np.median(isotropic), np.quantile(isotropic, 0.8))
+
+
+def test_cells_that_differ_by_signs_are_run_once_with_either() -> None:
+    cache, signed = made_up(gap=3.0)
+    _, plans, _, _ = make_plan(cache, signed, settings(), None)
+    for plan in plans:
+        runs, taken = distinct(plan)
+        # Of 2 layers × 2 sizes, signed, oracle, fixed and negated: two runs for four cells.
+        assert len(plan.cells) - len(runs.cells) == 2 * 2 * 2
+        assert (np.diff(runs.layers) >= 0).all()
+        for cell, row in enumerate(taken):
+            assert (runs.layers[row] == plan.layers[cell]).all()
+            for item, run in enumerate(row):
+                assert runs.coefficients[run, item] == plan.coefficients[cell, item]
+                np.testing.assert_array_equal(
+                    runs.vectors[runs.which[run]], plan.vectors[plan.which[cell]]
+                )
 
 
 def test_the_random_null_is_centred(prepared: Prepared) -> None:
