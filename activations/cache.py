@@ -112,9 +112,8 @@ class ActivationCache:
             load_filters(file)
             cache = cls(path, file)
             if not allow_unfinished and not cache.done.all():
-                raise CacheError(
-                    f"{path} has {int((~cache.done).sum())} unfinished rows of {cache.n_items}."
-                )
+                count, first = (~cache.done).sum(), cache.item_id[cache.done.argmin()]
+                raise CacheError(f"{path}: {count} unfinished rows (first: {first!r}); extract on.")
         except CacheError:
             file.close()
             raise

@@ -1,17 +1,18 @@
 """Probe solver against scikit-learn: side by side in one run, alternated, medians of CPU seconds.
 
     OMP_NUM_THREADS=1 python benchmarks/probes.py [CACHE.h5] [--layer 15] [--stack 1] [--parts …]
-    OMP_NUM_THREADS=1 python benchmarks/probes.py --parts large [CACHE.h5 --stack 7]
+    OMP_NUM_THREADS=1 python benchmarks/probes.py --parts large [--spectrum flat]
+    OMP_NUM_THREADS=1 python benchmarks/probes.py --parts large CACHE.h5 --stack 7
     OMP_NUM_THREADS=1 python benchmarks/probes.py --parts tolerance CACHE.h5
 
 With a cache, the items of one layer (with --stack K, K layers side by side, for a larger d);
 otherwise 408 synthetic items in 102 groups whose spectrum decays as in residual streams. Both sides
 get the same five folds and standardise inside the training fold. scikit-learn runs at its default
 tolerance (1e-4) and converged (1e-10), in float64; ratios are its CPU seconds over ours. Refits of
-permutations are timed on a few of them and scaled, and the line says so. `large` fits one training
-set, four fifths of the items of a cache or of 10,000 × 4,096 synthetic ones, and measures its peak
-memory too. `tolerance` takes every third layer and tells how far scikit-learn's default tolerance
-stops from the solution.
+permutations are timed on a few of them and scaled, and the line says so. `large` fits training sets
+of four fifths of the items of a cache or of 10,000 × 4,096 synthetic ones, and measures its peak
+memory too; scikit-learn does one fit there, which is scaled. `tolerance` takes every third layer
+and tells how far scikit-learn's default tolerance stops from the solution.
 """
 
 from __future__ import annotations
@@ -119,46 +120,56 @@ def chosen_strengths(x: np.ndarray, y: np.ndarray, folds: np.ndarray) -> None:
         print(f"  C that each outer fold takes, {side}: {', '.join(f'{c:.3g}' for c in strengths)}")
 
 
-def synthetic(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
-    """Items whose spectrum decays as in residual streams, and labels that they tell in part."""
+def synthetic(n: int, d: int, spectrum: str) -> tuple[np.ndarray, np.ndarray]:
+    """Items, and labels that they tell in part.
+
+    The spectrum of the items decays as in residual streams, or is that of independent features.
+    """
     rng = np.random.default_rng(0)
-    spectrum = np.arange(1, d + 1, dtype=np.float32) ** -0.8
-    x = rng.normal(size=(n, d)).astype(np.float32) * spectrum
+    if spectrum == "flat":
+        x = rng.normal(size=(n, d)).astype(np.float32)
+        signal = x @ rng.normal(size=d).astype(np.float32) / np.sqrt(d)
+        return x, signal + rng.normal(size=n) > 0
+    decay = np.arange(1, d + 1, dtype=np.float32) ** -0.8
+    x = rng.normal(size=(n, d)).astype(np.float32) * decay
     x = x @ np.linalg.qr(rng.normal(size=(d, d)).astype(np.float32))[0]
-    y = x @ (rng.normal(size=d).astype(np.float32) / spectrum.sum()) + 0.2 * rng.normal(size=n) > 0
+    y = x @ (rng.normal(size=d).astype(np.float32) / decay.sum()) + 0.2 * rng.normal(size=n) > 0
     return x, y
 
 
 def large(x: np.ndarray, y: np.ndarray, strengths: tuple[float, ...]) -> None:
-    """One training set; ten columns are the labels and nine permutations of them."""
+    """One training set and five; ten columns are the labels and nine permutations of them."""
     (n, d), rng = x.shape, np.random.default_rng(1)
     labels = np.stack([y, *(rng.permutation(y) for _ in range(9))], axis=1)
-    held = rng.permutation(n) >= n * 4 // 5
-    train = ~held
-    decide = solver_named("batched")
-    print(f"{n} items × {d}, one training set of {train.sum()}")
+    folds = rng.permutation(n) % 5
+    splits = [Split(folds != fold, folds == fold) for fold in range(5)]
+    jobs = {"one column": (1, 1), "ten columns": (1, 10), "one column, five folds": (5, 1)}
+    print(f"{n} items × {d}, training sets of {splits[0].training.sum()}")
     for strength in strengths:
-        one = (strength,)
-        seconds = {}
-        for columns in (1, 10):
-            seconds[columns], found = cpu(
-                lambda one=one, k=columns: decide(x[train], x[held], labels[train, :k], one)[0]
+        seconds, values = {}, np.empty(0)
+        for job, (fits, columns) in jobs.items():
+            some, given = splits[:fits], labels[:, :columns]
+            seconds[job], found = cpu(
+                lambda s=some, y=given, c=strength: list(decide_held_out(x, s, y, (c,)))  # type: ignore[misc]
             )
+            values = found[0].values[:, 0, 0]  # type: ignore[index]
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
             print(
-                f"C = {strength:g}, {columns} columns: ours {seconds[columns]:.1f} s, peak memory "
-                f"{peak:.2f} GiB",
+                f"C = {strength:g}, {job}: ours {seconds[job]:.2f} s, peak memory {peak:.2f} GiB",
                 flush=True,
             )
-        values = np.asarray(found)[:, 0, 0]
         for tol in (1e-4, 1e-10):
             theirs, decided = cpu(
-                lambda c=strength, tol=tol: fold_by_sklearn(x, y, held, c, tol)  # type: ignore[misc]
+                lambda c=strength, tol=tol: fold_by_sklearn(x, y, folds == 0, c, tol)  # type: ignore[misc]
+            )
+            ratios = ", ".join(
+                f"{job} {fits * columns * theirs / seconds[job]:.1f}"
+                for job, (fits, columns) in jobs.items()
             )
             print(
-                f"  scikit-learn, tol {tol:g}: {theirs:.1f} s, ratio {theirs / seconds[1]:.1f} "
-                f"(ten columns, scaled, {10 * theirs / seconds[10]:.1f}); largest difference "
-                f"{np.abs(np.asarray(decided) - values).max():.1e} of {np.abs(values).max():.2g}",
+                f"  scikit-learn, tol {tol:g}: {theirs:.2f} s a fit, ratios (scaled): {ratios}; "
+                f"largest difference {np.abs(np.asarray(decided) - values).max():.1e} of "
+                f"{np.abs(values).max():.2g}",
                 flush=True,
             )
 
@@ -252,6 +263,7 @@ def main() -> None:
     parser.add_argument("--layer", type=int, default=15)
     parser.add_argument("--stack", type=int, default=1)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS[:6])
+    parser.add_argument("--spectrum", choices=("decaying", "flat"), default="decaying")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--strengths", nargs="+", type=float, default=[0.01, 1.0, 100.0])
     chosen = parser.parse_args()
@@ -263,7 +275,7 @@ def main() -> None:
             tolerance(chosen.cache)
         if "large" in chosen.parts:
             if chosen.cache is None:
-                large(*synthetic(10_000, 4096), strengths)
+                large(*synthetic(10_000, 4096, chosen.spectrum), strengths)
             else:
                 large(*load(chosen.cache, chosen.layer, chosen.stack)[:2], strengths)
     if not set(chosen.parts) & set(PARTS[:6]):

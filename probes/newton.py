@@ -14,7 +14,6 @@ from probes.linear import factorise, solve_shifted
 
 __all__ = [
     "DECISION_ERROR",
-    "DIRECT_COLUMNS",
     "RELATIVE_GRADIENT",
     "Space",
     "State",
@@ -32,7 +31,7 @@ DECISION_ERROR: Final = 1e-4
 _MAX_STEPS: Final = 60
 _SHARED_STEPS: Final = 25
 _MAX_HALVINGS: Final = 40
-DIRECT_COLUMNS: Final = 4
+_DIRECT_COLUMNS: Final = 4
 """Up to so many label columns each get a matrix of their own."""
 
 _CG_STEPS: Final = 40
@@ -204,11 +203,11 @@ def _gradient_at_zero(space: Space, y: Tensor, c: float) -> Tensor:
 
 def _in_chunks(space: Space, point: _Point, exact: bool) -> tuple[Tensor, Tensor]:
     """Direct steps, a few columns at a time: each needs a matrix of its own."""
-    if point.s.shape[1] <= DIRECT_COLUMNS:
+    if point.s.shape[1] <= _DIRECT_COLUMNS:
         return space.direct(point, exact)
     parts = [
-        space.direct(point.take(slice(first, first + DIRECT_COLUMNS)), exact)
-        for first in range(0, point.s.shape[1], DIRECT_COLUMNS)
+        space.direct(point.take(slice(first, first + _DIRECT_COLUMNS)), exact)
+        for first in range(0, point.s.shape[1], _DIRECT_COLUMNS)
     ]
     return torch.cat([move for move, _ in parts], dim=1), torch.cat([b for _, b in parts])
 
@@ -275,7 +274,7 @@ def row_space(z: Tensor, gram: Tensor) -> Space:
         radius=float(gram.diagonal().max().clamp(min=0).sqrt()),
         direct=direct,
         inverter=inverter,
-        prefers_direct=lambda columns: columns <= DIRECT_COLUMNS,
+        prefers_direct=lambda columns: columns <= _DIRECT_COLUMNS,
     )
 
 
@@ -312,7 +311,7 @@ def feature_space(z: Tensor) -> Space:
         radius=float(z.square().sum(dim=1).max().sqrt()),
         direct=direct,
         inverter=inverter,
-        prefers_direct=lambda columns: columns <= DIRECT_COLUMNS and n * d * d <= _DIRECT_WORK,
+        prefers_direct=lambda columns: columns <= _DIRECT_COLUMNS and n * d * d <= _DIRECT_WORK,
     )
 
 

@@ -18,8 +18,17 @@ from scipy.linalg import lapack
 
 from probes.scaling import Common, blocks
 
-__all__ = ["CG_STEPS", "FEW", "Double", "FeatureSpace", "Inverse", "RowSpace", "Single", "Space"]
-__all__ += ["dots"]
+__all__ = [
+    "CG_STEPS",
+    "FEW",
+    "Double",
+    "FeatureSpace",
+    "Inverse",
+    "RowSpace",
+    "Single",
+    "Space",
+    "dots",
+]
 
 Double = NDArray[np.float64]
 Single = NDArray[np.float32]
@@ -30,15 +39,15 @@ FEW: Final = 4
 """Up to so many label vectors each get a factor of their own in the row space, and products with
 the items rather than with a float64 Gram matrix."""
 
-CG_STEPS: Final = 100
+CG_STEPS: Final = 64
 """Most conjugate gradient steps at a point. In the feature space the preconditioner costs as much
-as that, and is only made where steps without one have reached this."""
+as about a hundred, and is only made where steps without one have reached this."""
 
 _STALE: Final = 3
 """Conjugate gradient steps that show a preconditioner of other weights to be out of date."""
 
 _SMALL: Final = 2**19
-"""Up to so many elements the items are held as float64 too."""
+"""Up to so many elements the items are held as float64 too; more are turned into it in blocks."""
 
 
 class Space(Protocol):

@@ -215,3 +215,14 @@ def test_bad_options_get_one_paragraph(
 ) -> None:
     assert words in refused("probe", cache, "--out", tmp_path / "p", *arguments)
     assert not (tmp_path / "p").exists()
+
+
+def test_a_row_of_an_unfinished_cache_is_named(cache: Path, tmp_path: Path) -> None:
+    copied = tmp_path / "stopped.h5"
+    copied.write_bytes(cache.read_bytes())
+    with h5py.File(copied, "r+") as file:
+        file["done"][2:4] = False
+        name = file["item_id"].asstr()[2]
+    words = refused("probe", copied, "--out", tmp_path / "p")
+    assert f"2 unfinished rows (first: '{name}')" in " ".join(words.split())
+    assert not (tmp_path / "p").exists()
