@@ -86,7 +86,8 @@ def spread_batches(
             f"process (OMP_NUM_THREADS=1) or a smaller --batch-tokens."
         ) from error
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        # They hold what this process has open, locks on files among it, for as long as they live.
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 _task: list[Callable[[Sequence[int]], Any]] = []

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +67,37 @@ def test_a_closure_over_tensors_is_lent_by_the_fork() -> None:
     assert found == {0: 3.0, 1: 1.0, 2: 11.0, 6: 6.0}
 
 
-def test_an_error_of_a_batch_is_raised_here() -> None:
+def test_an_error_of_a_batch_is_raised_here(tmp_path: Path) -> None:
     def run(batch: list[int]) -> int:
+        (tmp_path / str(os.getpid())).touch()
         if 4 in batch:
             raise SteeringError("The model's logits are not finite.")
         return 0
 
     with pytest.raises(SteeringError, match="not finite"):
         list(spread_batches(BATCHES, run, workers=2))
+    _require_gone(int(path.name) for path in tmp_path.iterdir())
+
+
+def _require_gone(workers: Iterable[int]) -> None:
+    for worker in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker, 0)
+
+
+def test_no_worker_outlives_the_work_to_hold_a_lock(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        found = [process for _, (process, _) in spread_batches(BATCHES, _squares, workers=2)]
+        _require_gone(found)
+    with (tmp_path / "file").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    # And where the results are not all wanted.
+    some = spread_batches(BATCHES, _squares, workers=2)
+    _, (worker, _) = next(some)
+    os.kill(worker, 0)
+    some.close()  # type: ignore[attr-defined]
+    _require_gone([worker])
 
 
 def test_a_process_that_is_killed_is_reported() -> None:
@@ -88,11 +112,10 @@ def test_a_process_that_is_killed_is_reported() -> None:
 
 _PARENT = """
 import os, signal
-from activations import ActivationCache, HFBackend, answer, describe_source, extract
 from activations.workers import spread_batches
 
 def run(batch):
-    print(os.getpid(), flush=True)
+    os.write(1, (str(os.getpid()) + os.linesep).encode())  # in one piece
     signal.pause()
 
 list(spread_batches([[0], [1]], run, workers=2))
