@@ -186,7 +186,7 @@ def steer(
             summary = write_steering(
                 out, steered, {"cosines": _cosines(cache, backend, steered, sweep)}
             )
-            unfinished.unlink()
+            unfinished.unlink(missing_ok=True)
             drawn = draw_steering_sweep(out)
             if generate:
                 # The grid is on disk by now: what is cut short here costs the side effects alone.

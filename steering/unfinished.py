@@ -31,7 +31,8 @@ def identity(signed: SignedItems, settings: Settings, **further: Any) -> dict[st
     along = settings.direction
     fields = {
         "items": signed.manifest,
-        "probe": digest(signed.fold, signed.layer_nested, signed.decision_values > 0),
+        # Not the signs alone: directions of the probe depend on its strength.
+        "probe": digest(signed.fold, signed.layer_nested, signed.decision_values),
         "inner": None if signed.inner is None else digest(signed.inner > 0),
         "layers": settings.places,
         "alphas": settings.sizes,
@@ -65,7 +66,7 @@ class Unfinished:
     """
 
     def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
-        """Open the file, or start it.
+        """Open the file, if there is one; it is made for the first batch that is kept.
 
         Args:
             path: of the file.
@@ -75,15 +76,14 @@ class Unfinished:
             CacheError: the file belongs to other settings; the differing fields are named.
         """
         self.path = path
+        self._head = json.dumps(manifest)
         data = path.read_bytes() if path.exists() else b""
         whole = data.rfind(b"\n") + 1
-        if not whole:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_path(path) as aside:
-                aside.write_text(json.dumps(manifest) + "\n", encoding="utf-8")
-            self._lines: list[bytes] = []
+        head, *self._lines = data[:whole].splitlines() or [b""]
+        if not self._lines:
+            # Nothing is lost with it.
+            path.unlink(missing_ok=True)
             return
-        head, *self._lines = data[:whole].splitlines()
         refuse_mismatch(path, manifest_differences(json.loads(head), manifest))
         if whole < len(data):
             with path.open("r+b") as handle:
@@ -101,6 +101,10 @@ class Unfinished:
             cells: (n_cells, k, 2) in the cells of the fold.
         """
         line = {"fold": fold, "batch": list(batch), "base": _text(base), "cells": _text(cells)}
+        if not self.path.exists():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_path(self.path) as aside:
+                aside.write_text(self._head + "\n", encoding="utf-8")
         with self.path.open("a", encoding="utf-8") as handle:
             handle.write(json.dumps(line) + "\n")
 

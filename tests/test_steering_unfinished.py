@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from activations import ActivationCache, HFBackend
-from interp.errors import CacheError
+from interp.errors import CacheError, SteeringError
 from steering import SignedItems, SteeringSweep, sweep_steering
 from steering.settings import SteeredDirection
 
@@ -109,11 +109,25 @@ def test_other_settings_are_refused(
     assert path.read_bytes() == before
 
 
-def test_signs_of_another_probe_are_refused(prepared: Prepared, tmp_path: Path) -> None:
+def test_a_run_that_found_nothing_leaves_nothing_in_the_way(
+    prepared: Prepared, tmp_path: Path
+) -> None:
+    ready = prepared()
+    path = tmp_path / "out" / "steer.h5.partial"
+    with pytest.raises(SteeringError, match="not finite"):
+        _swept(ready, path, alphas=[0, 1e38])
+    assert not path.parent.exists()
+    path.parent.mkdir()
+    path.write_text("{}\n")
+    assert _swept(ready, path).logits.shape[1] == ready[1].n_items
+
+
+def test_decisions_of_another_probe_are_refused(prepared: Prepared, tmp_path: Path) -> None:
     backend, cache, signed = prepared()
     path = tmp_path / "steer.h5.partial"
     with pytest.raises(Killed):
         _swept((backend, cache, signed), path, progress=_killed_after(3))
-    other = replace(signed, decision_values=-signed.decision_values)
+    # Of the same signs, as a probe of another strength may have them.
+    other = replace(signed, decision_values=2 * signed.decision_values)
     with pytest.raises(CacheError, match="probe: the file has"):
         _swept((backend, cache, other), path)
