@@ -26,8 +26,8 @@ is what a way adds to its process at its peak, counted from after loading. The s
 
     python benchmarks/extract.py prefix [--items N] [--others N] [--ways A,B] [--memory]
     python benchmarks/extract.py mixed …
-    python benchmarks/extract.py storage    what writing costs, and reading one layer
-    python benchmarks/extract.py growth     peak memory of 1,000 and of 10,000 items
+
+What the file costs, and memory by number of items: benchmarks/storage.py.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ import resource
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,16 +47,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from activations import Capture, HFBackend, ModelSpec, Prompt, in_library, load_backend
+from activations import HFBackend, ModelSpec, Prompt, in_library, load_backend
 from activations.batches import BATCH_TOKENS, plan_batches
-from activations.cache import CacheWriter
 from activations.passes import Reading, SharingPlan, run_passes
 from activations.sharing import find_groups
-from interp import Item, Message
 
 LOGIT_IDS = (0, 1)
 
@@ -330,95 +326,9 @@ def measure_memory(options: argparse.Namespace) -> None:
         )
 
 
-def storage(_: argparse.Namespace) -> None:
-    """What writing costs beside a pass, and what reading a layer costs beside a plain file."""
-    n, n_layers, d_model, size = 2048, 30, 576, 16
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(size, n_layers, d_model, generator=generator)
-    capture = Capture(rows, rows[:, 0], torch.zeros(size, 2), rows[:, :, 0].abs())
-    items = tuple(
-        Item(str(i), (Message("user", "Is it?"),), True, None, str(i), "c", {}) for i in range(n)
-    )
-    prompts = [Prompt(item.item_id, (1, 2), (), None) for item in items]
-    manifest = {"model": {}, "source": {}, "store": "float32"}
-    with tempfile.TemporaryDirectory() as folder:
-        path, flat = Path(folder) / "c.h5", Path(folder) / "flat"
-        with CacheWriter.open(
-            path,
-            manifest=manifest,
-            items=items,
-            prompts=prompts,
-            n_layers=n_layers,
-            d_model=d_model,
-        ) as writer:
-            cpu, wall = time.process_time(), time.perf_counter()
-            for first in range(0, n, size):
-                writer.write(range(first, first + size), capture)
-            spent = time.process_time() - cpu, time.perf_counter() - wall
-            writer.finish(0.0, {"off": None})
-        print(
-            f"writing {n} rows of {n_layers} layers × {d_model} in batches of {size}: "
-            f"{1e3 * spent[0] / n:.3f} ms CPU and {1e3 * spent[1] / n:.3f} ms wall a row"
-        )
-        np.zeros((n_layers, n, d_model), np.float32).tofile(flat)
-        from activations import ActivationCache
-
-        with ActivationCache.open(path) as cache:
-            pairs = []
-            for layer in [*range(n_layers)] * 5:
-                start = time.perf_counter()
-                cache.resid_post(layer)
-                middle = time.perf_counter()
-                np.fromfile(flat, np.float32, n * d_model, offset=4 * n * d_model * layer)
-                pairs.append((middle - start, time.perf_counter() - middle))
-        ours, plain = (1e3 * statistics.median(times) for times in zip(*pairs, strict=True))
-        print(f"reading one layer: {ours:.2f} ms; the same from a plain file: {plain:.2f} ms")
-
-
-def growth(options: argparse.Namespace) -> None:
-    """Peak memory of a whole extraction over a toy model, by number of items."""
-    if options.only:
-        print(memory_of_extraction(int(options.only)))
-        return
-    peaks = {n: child(options, f"--only={n}") for n in (1_000, 10_000)}
-    for n, mib in peaks.items():
-        print(f"{n:6} items: {mib:.0f} MiB at the peak")
-
-
-def memory_of_extraction(n: int) -> float:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
-
-    from activations import extract
-
-    torch.set_num_threads(1)
-    letters = list("abcdefghij")
-    words = {word: i for i, word in enumerate(["?", "True", "False", "ANSWER", ":", *letters])}
-    core = Tokenizer(models.WordLevel(words, unk_token="?"))  # noqa: S106
-    core.pre_tokenizer = pre_tokenizers.Whitespace()
-    config = LlamaConfig(
-        vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=3,
-        num_attention_heads=4, num_key_value_heads=2,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="?")  # noqa: S106
-    backend = HFBackend(model, tokenizer, model_id="toy")
-    generator = np.random.default_rng(0)
-    texts = [" ".join(generator.choice(letters, 12)) for _ in range(n)]
-    items = tuple(
-        Item(f"i{i}", (Message("user", text),), bool(i % 2), None, f"g{i}", "c", {})
-        for i, text in enumerate(texts)
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        extract(backend, items[:64], Path(folder) / "warm.h5", source={}).close()
-        extract(backend, items, Path(folder) / "c.h5", source={}).close()
-    return memory_mib("VmHWM")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("case", choices=("prefix", "mixed", "storage", "growth"))
+    parser.add_argument("case", choices=("prefix", "mixed"))
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--items", type=int, default=200)
     parser.add_argument(
@@ -433,9 +343,7 @@ def main() -> None:
     parser.add_argument("--memory", type=int, default=0, help="also measure peaks, over N prompts")
     parser.add_argument("--only", help="run one way and print its peak memory")
     options = parser.parse_args()
-    if options.case in ("storage", "growth"):
-        {"storage": storage, "growth": growth}[options.case](options)
-    elif options.only:
+    if options.only:
         setting, prompts = prepare(options, options.only)
         print(peak(lambda: WAYS[options.only](setting, prompts)))
     else:
