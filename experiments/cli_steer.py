@@ -120,7 +120,7 @@ def steer(
     from interp.files import partial_path, write_json
     from steering import sweep_steering, write_steering
     from steering.positions import require_positions
-    from steering.settings import require_conditions
+    from steering.settings import nonzero_alphas, require_conditions
 
     sizes = numbers(alphas, "--alphas")
     fixed = None if layers is None else layer_numbers(layers)
@@ -129,6 +129,7 @@ def steer(
         conditions = "fixed,random,writer" if unsigned else "signed,fixed,negated,random,writer"
     names = require_conditions([name.strip() for name in conditions.split(",") if name.strip()])
     require_positions(positions)
+    nonzero_alphas(sizes, random_directions)
     if 0 not in sizes:
         note("--alphas has no 0; it is added: the unsteered model is what all cells are read by.")
     with ActivationCache.open(file) as cache:
