@@ -8,7 +8,7 @@ with the same number of label vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import copy
 from typing import Final, Protocol, TypeVar
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import lapack
 
-from probes.scaling import Common, blocks
+from probes.scaling import BLOCK, Common, blocks
 
 __all__ = [
     "CG_STEPS",
@@ -47,6 +47,12 @@ as about a hundred, and is only made where steps without one have reached this."
 
 _STALE: Final = 3
 """Conjugate gradient steps that show a preconditioner of other weights to be out of date."""
+
+_THIN: Final = 16
+"""Up to so many columns are few."""
+
+_SMALL_PRODUCT: Final = 9 * 10**5
+"""Multiplications of a product that is small (OpenBLAS: a million)."""
 
 _WIDEST: Final = 1.4
 """Up to so many times the common scale that of a set is near it."""
@@ -194,8 +200,7 @@ class SetsSpace:
     def lift(self, coefficients: Single) -> Single:
         if self.common is None:
             return self._by_kernels(coefficients)
-        z = self.items.z
-        return z @ (self.squares * (z.T @ coefficients))
+        return self.items.times(self.squares * self.items.pulled(coefficients))
 
     def _by_kernels(self, coefficients: Single) -> Single:
         if self.common is not None:
@@ -317,10 +322,10 @@ class FeatureSpace:
         return dots(coefficients, coefficients), coefficients[:0]
 
     def lift(self, coefficients: Single) -> Single:
-        return self.items.z @ (self.per_column * coefficients)
+        return self.items.times(self.per_column * coefficients)
 
     def pull_single(self, residual: Single) -> Single:
-        return self.per_column * (self.items.z.T @ residual)
+        return self.per_column * self.items.pulled(residual)
 
     def dot(self, u: Single, v: Single, _lifted: Single) -> Single:
         return dots(u, v)
@@ -347,24 +352,37 @@ class FeatureSpace:
 
 
 class _Items:
-    """Float32 items (n, d), and float64 products with them in bounded memory."""
+    """Products with float32 items (n, d); those in float64 in bounded memory.
+
+    A few columns are multiplied a few rows at a time, because BLAS multiplies small matrices without
+    rearranging them first, which takes longer than the products themselves.
+    """
 
     def __init__(self, z: Single) -> None:
         self.z = z
 
-    def times(self, weights: Double) -> Double:
-        """(n, columns) of (d, columns)."""
-        found = np.empty((len(self.z), weights.shape[1]))
-        for part in blocks(*self.z.shape):
-            found[part] = self.z[part].astype(np.float64) @ weights
+    def times(self, weights: NDArray[_Float]) -> NDArray[_Float]:
+        """(n, columns) of (d, columns), in the precision of the weights."""
+        if weights.dtype == self.z.dtype and not 1 < weights.shape[1] <= _THIN:
+            return self.z @ weights
+        found = np.empty((len(self.z), weights.shape[1]), weights.dtype)
+        for part in self._parts(weights):
+            found[part] = self.z[part].astype(weights.dtype, copy=False) @ weights
         return found
 
-    def pulled(self, residual: Double) -> Double:
-        """(d, columns) of (n, columns)."""
-        found = np.zeros((self.z.shape[1], residual.shape[1]))
-        for part in blocks(*self.z.shape):
-            found += self.z[part].astype(np.float64).T @ residual[part]
-        return found
+    def pulled(self, residual: NDArray[_Float]) -> NDArray[_Float]:
+        """(d, columns) of (n, columns), in the precision of the residual."""
+        if residual.dtype == self.z.dtype and not 1 < residual.shape[1] <= _THIN:
+            return self.z.T @ residual
+        found = np.zeros((residual.shape[1], self.z.shape[1]), residual.dtype)
+        for part in self._parts(residual):
+            found += residual[part].T @ self.z[part].astype(residual.dtype, copy=False)
+        return found.T
+
+    def _parts(self, right: NDArray[_Float]) -> Iterator[slice]:
+        n, d = self.z.shape
+        small = _SMALL_PRODUCT // right.shape[1] if right.shape[1] <= _THIN else n * d
+        return blocks(n, d, small if right.dtype == self.z.dtype else min(small, BLOCK))
 
 
 def _inverted(kernel: Single, s: Single) -> Single | None:
