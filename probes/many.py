@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from probes.spaces import Double, Space, dots
+from probes.spaces import Double, Space, dots, sums
 from probes.steps import Point, Steps
 
 __all__ = ["Solutions", "solve_columns"]
@@ -141,15 +141,15 @@ class _Run:
         for _ in range(_MAX_STEPS):
             spread = np.abs(residual)
             spread -= residual * residual
-            mass = np.maximum(spread.sum(axis=0), 1e-300)
+            mass = np.maximum(sums(spread), 1e-300)
             slope = here.coefficients + c * space.pull(residual)
-            slope_b = c * residual.sum(axis=0)
+            slope_b = c * sums(residual)
             # Of an exact gradient; its norm itself is needed to a few digits.
             single, lifted = space.squared(slope.astype(np.float32), True)
             squared = single.astype(np.float64)
             relative = np.sqrt(squared + slope_b**2) / scale
             error = space.radius * np.sqrt(squared) + np.abs(slope_b) / (c * mass)
-            size = np.abs(here.values + here.intercept).max(axis=0)
+            size = np.ascontiguousarray(np.abs(here.values + here.intercept).T).max(axis=1)
             goal = np.minimum(
                 self.relative_gradient / np.maximum(relative, 1e-300),
                 self.decision_error * size / np.maximum(2 * error, 1e-300),
@@ -207,12 +207,12 @@ def _evaluate(space: Space, at: _Point, c: float) -> tuple[Double, Double]:
     # With u = −sign · f: the loss is log(1 + exp(u)), its slope −sign · σ(u), to all digits.
     u = at.values + at.intercept
     u *= space.against
-    losses = u.sum(axis=0)
+    losses = sums(u)
     np.maximum(u, -_FARTHEST, out=u)
     np.negative(u, out=u)
     np.exp(u, out=u)
     u += 1
-    losses += np.log(u).sum(axis=0)
+    losses += sums(np.log(u))
     np.divide(space.against, u, out=u)
     return 0.5 * space.penalty(at.coefficients, at.values) + c * losses, u
 

@@ -30,6 +30,7 @@ __all__ = [
     "Single",
     "Space",
     "dots",
+    "sums",
 ]
 
 Double = NDArray[np.float64]
@@ -403,4 +404,10 @@ def _inverted(kernel: Single, s: Single) -> Single | None:
 def dots(u: NDArray[_Float], v: NDArray[_Float]) -> NDArray[_Float]:
     """(columns,) inner products."""
     found: NDArray[_Float] = np.einsum("ij,ij->j", u, v)
+    return found
+
+
+def sums(u: NDArray[_Float]) -> NDArray[_Float]:
+    """(columns,) sums, which as a product are several times faster."""
+    found: NDArray[_Float] = np.ones(len(u), u.dtype) @ u
     return found

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
-from probes.spaces import CG_STEPS, ConjugateSpace, Double, Inverse, SetsSpace, Single, dots
+from probes.spaces import CG_STEPS, ConjugateSpace, Double, Inverse, SetsSpace, Single, dots, sums
 
 __all__ = ["Conjugate", "Direct", "Point", "Steps"]
 
@@ -140,7 +140,7 @@ class Conjugate:
             return None
         weights = at.weights.astype(np.float32)
         # At a start beyond the solution of separable labels nothing is left of the weights.
-        total = np.maximum(weights.sum(axis=0), np.float32(1e-30))
+        total = np.maximum(sums(weights), np.float32(1e-30))
         # Weighted means drop out, with the intercept.
         centred = weights * (at.slope_b.astype(np.float32) / total)
         residual = space.pull_single(centred) - at.slope.astype(np.float32)
