@@ -25,9 +25,6 @@ _HALVINGS: Final = 12
 _FARTHEST: Final = 700.0
 """Decisions beyond this are taken as this, where exp would overflow."""
 
-_NEAR: Final = 1e-3
-"""Relative gradient from which on every step starts from exact decisions."""
-
 _SLACK: Final = 1e-6
 """Relative rounding of objectives whose decisions come from float32 steps."""
 
@@ -149,7 +146,7 @@ class _Run:
             squared = single.astype(np.float64)
             relative = np.sqrt(squared + slope_b**2) / scale
             error = space.radius * np.sqrt(squared) + np.abs(slope_b) / (c * mass)
-            size = np.ascontiguousarray(np.abs(here.values + here.intercept).T).max(axis=1)
+            size = np.abs(here.values + here.intercept).max(axis=0)
             goal = np.minimum(
                 self.relative_gradient / np.maximum(relative, 1e-300),
                 self.decision_error * size / np.maximum(2 * error, 1e-300),
@@ -189,7 +186,7 @@ class _Run:
                 length = np.where(worse, np.multiply(length, 0.5), length)
             else:
                 return None
-            here, exact = there, bool(relative.max() <= _NEAR)
+            here, exact = there, bool(relative.max() <= space.near)
             if exact:
                 # What float32 has summed up would hide what is left to gain.
                 here, value, residual = _exactly(space, here, c)
