@@ -15,7 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from probes.spaces import Double, Space, dots, sums
+from probes.products import Double, dots, sums
+from probes.spaces import Space
 from probes.steps import Point, Steps
 
 __all__ = ["Solutions", "solve_columns"]

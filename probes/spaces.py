@@ -8,34 +8,28 @@ with the same number of label vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import copy
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import lapack
 
-from probes.scaling import BLOCK, Common, blocks
+from probes.products import Double, Items, Single, dots
+from probes.scaling import Common
 
 __all__ = [
     "CG_STEPS",
     "FEW",
     "ConjugateSpace",
-    "Double",
     "FeatureSpace",
     "Inverse",
     "RowSpace",
     "SetsSpace",
-    "Single",
     "Space",
-    "dots",
-    "sums",
 ]
 
-Double = NDArray[np.float64]
-Single = NDArray[np.float32]
-_Float = TypeVar("_Float", np.float32, np.float64)
 Inverse = Callable[[Single], Single]
 
 FEW: Final = 4
@@ -48,12 +42,6 @@ as about a hundred, and is only made where steps without one have reached this."
 
 _STALE: Final = 3
 """Conjugate gradient steps that show a preconditioner of other weights to be out of date."""
-
-_THIN: Final = 16
-"""Up to so many columns are few."""
-
-_SMALL_PRODUCT: Final = 9 * 10**5
-"""Multiplications of a product that is small (OpenBLAS: a million)."""
 
 _WIDEST: Final = 1.4
 """Up to so many times the common scale that of a set is near it."""
@@ -94,9 +82,6 @@ class Space(Protocol):
             bound: whether a bound from above will do.
         """
 
-    def lift(self, coefficients: Single) -> Single:
-        """Like `decisions`, in float32; what is outside the training set may be left out."""
-
 
 class ConjugateSpace(Space, Protocol):
     """What conjugate gradients need beyond that.
@@ -113,8 +98,24 @@ class ConjugateSpace(Space, Protocol):
     def pull_single(self, residual: Single) -> Single:
         """Like `pull`, in float32."""
 
+    def inner(self, u: Single, v: Single, /) -> tuple[Single, Single]:
+        """(columns,) inner products as weights; and `lift` of v, if it takes that, else nothing."""
+
     def dot(self, u: Single, v: Single, lifted: Single, /) -> Single:
         """(columns,) inner products as weights of u and v, given also `lift` of v."""
+
+    def follow(
+        self, direction: Single, lifted: Single, ratio: Single, raised: Single, weights: Single, /
+    ) -> tuple[Single, Single]:
+        """`lift` of a direction; and `pull_single` of that times weights (n, columns).
+
+        Args:
+            direction: (k, columns).
+            lifted: `lift` of the direction before, which may be overwritten.
+            ratio: (columns,) share of that in the direction.
+            raised: what `inner` says of the rest.
+            weights: (n, columns).
+        """
 
     def inverse(self, now: Inverse | None, weights: Double, used: int) -> Inverse | None:
         """Preconditioner for mean weights (n,); `now` if that will do, None if there is none.
@@ -149,7 +150,7 @@ class SetsSpace:
             own: whether each set gets a Gram matrix of its own; so it does where scales differ.
         """
         z, widest = common.z, float(common.scale.max())
-        self.items = _Items(z)
+        self.items = Items(z)
         self.rows = [np.flatnonzero(kept) for kept in training.T]
         against = np.where(labels, -1.0, 1.0)[:, None] * training[:, :, None]
         self.against = against.reshape(len(z), -1)
@@ -236,7 +237,7 @@ class RowSpace:
         self.scale = common.scale[:, 0]
         z = common.z[kept]
         z *= self.scale
-        self.items = _Items(z)
+        self.items = Items(z)
         self.against = np.where(labels[kept], -1.0, 1.0)
         self.n_coefficients = len(z)
         wide = z.astype(np.float64)
@@ -262,14 +263,22 @@ class RowSpace:
         lifted = self.kernel @ coefficients
         return np.maximum(dots(coefficients, lifted), 0), lifted
 
-    def lift(self, coefficients: Single) -> Single:
-        return self.kernel @ coefficients
-
     def pull_single(self, residual: Single) -> Single:
         return residual
 
+    def inner(self, u: Single, v: Single) -> tuple[Single, Single]:
+        raised = self.kernel @ v
+        return dots(u, raised), raised
+
     def dot(self, u: Single, _v: Single, lifted: Single) -> Single:
         return dots(u, lifted)
+
+    def follow(
+        self, _direction: Single, lifted: Single, ratio: Single, raised: Single, weights: Single
+    ) -> tuple[Single, Single]:
+        lifted *= ratio
+        lifted += raised
+        return lifted, np.multiply(weights, lifted, out=raised)
 
     def inverse(self, now: Inverse | None, weights: Double, used: int) -> Inverse | None:
         if now is not None and used <= _STALE:
@@ -287,7 +296,7 @@ class RowSpace:
         shown = shown * self.scale
         if coefficients.shape[1] > len(shown):
             return (shown.astype(np.float64) @ self.items.z.T.astype(np.float64)) @ coefficients
-        return _Items(shown).times(self.items.pulled(coefficients))
+        return Items(shown).times(self.items.pulled(coefficients))
 
 
 class FeatureSpace:
@@ -301,7 +310,7 @@ class FeatureSpace:
         """Items that all training sets share; the arguments are those of `RowSpace`."""
         alone = training.shape[1] == 1
         kept = training[:, 0] if alone else np.ones(len(training), dtype=bool)
-        self.items = _Items(common.z[kept] if alone else common.z)
+        self.items = Items(common.z[kept] if alone else common.z)
         self.scale = common.scale
         against = np.where(labels[kept], -1.0, 1.0)[:, None] * training[kept][:, :, None]
         self.against = against.reshape(len(against), -1)
@@ -329,14 +338,20 @@ class FeatureSpace:
     def squared(self, coefficients: Single, _bound: bool) -> tuple[Single, Single]:
         return dots(coefficients, coefficients), coefficients[:0]
 
-    def lift(self, coefficients: Single) -> Single:
-        return self.items.times(self.per_column * coefficients)
-
     def pull_single(self, residual: Single) -> Single:
         return self.per_column * self.items.pulled(residual)
 
+    def inner(self, u: Single, v: Single) -> tuple[Single, Single]:
+        return dots(u, v), v[:0]
+
     def dot(self, u: Single, v: Single, _lifted: Single) -> Single:
         return dots(u, v)
+
+    def follow(
+        self, direction: Single, _lifted: Single, _ratio: Single, _raised: Single, weights: Single
+    ) -> tuple[Single, Single]:
+        lifted, pulled = self.items.around(self.per_column * direction, weights)
+        return lifted, self.per_column * pulled
 
     def inverse(self, now: Inverse | None, weights: Double, used: int) -> Inverse | None:
         if used < CG_STEPS and not self.moments:
@@ -356,41 +371,7 @@ class FeatureSpace:
         return lambda r: np.ascontiguousarray(lapack.spotrs(factor, r, lower=1)[0])
 
     def outside(self, shown: Single, of_set: int, coefficients: Double) -> Double:
-        return _Items(shown).times(self.scale[:, [of_set]] * coefficients)
-
-
-class _Items:
-    """Products with float32 items (n, d); those in float64 in bounded memory.
-
-    A few columns are multiplied a few rows at a time: BLAS rearranges what is not small before it
-    multiplies, and that takes longer than such products themselves.
-    """
-
-    def __init__(self, z: Single) -> None:
-        self.z = z
-
-    def times(self, weights: NDArray[_Float]) -> NDArray[_Float]:
-        """(n, columns) of (d, columns), in the precision of the weights."""
-        if weights.dtype == self.z.dtype and not 1 < weights.shape[1] <= _THIN:
-            return self.z @ weights
-        found = np.empty((len(self.z), weights.shape[1]), weights.dtype)
-        for part in self._parts(weights):
-            found[part] = self.z[part].astype(weights.dtype, copy=False) @ weights
-        return found
-
-    def pulled(self, residual: NDArray[_Float]) -> NDArray[_Float]:
-        """(d, columns) of (n, columns), in the precision of the residual."""
-        if residual.dtype == self.z.dtype and not 1 < residual.shape[1] <= _THIN:
-            return self.z.T @ residual
-        found = np.zeros((residual.shape[1], self.z.shape[1]), residual.dtype)
-        for part in self._parts(residual):
-            found += residual[part].T @ self.z[part].astype(residual.dtype, copy=False)
-        return found.T
-
-    def _parts(self, right: NDArray[_Float]) -> Iterator[slice]:
-        n, d = self.z.shape
-        small = _SMALL_PRODUCT // right.shape[1] if right.shape[1] <= _THIN else n * d
-        return blocks(n, d, small if right.dtype == self.z.dtype else min(small, BLOCK))
+        return Items(shown).times(self.scale[:, [of_set]] * coefficients)
 
 
 def _inverted(kernel: Single, s: Single) -> Single | None:
@@ -406,15 +387,3 @@ def _inverted(kernel: Single, s: Single) -> Single | None:
     whole: Single = half + half.T
     whole.ravel()[:: len(whole) + 1] *= 0.5
     return whole
-
-
-def dots(u: NDArray[_Float], v: NDArray[_Float]) -> NDArray[_Float]:
-    """(columns,) inner products."""
-    found: NDArray[_Float] = np.einsum("ij,ij->j", u, v)
-    return found
-
-
-def sums(u: NDArray[_Float]) -> NDArray[_Float]:
-    """(columns,) sums, which as a product are several times faster."""
-    found: NDArray[_Float] = np.ones(len(u), u.dtype) @ u
-    return found

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
-from probes.spaces import CG_STEPS, ConjugateSpace, Double, Inverse, SetsSpace, Single, dots, sums
+from probes.products import Double, Single, dots, sums
+from probes.spaces import CG_STEPS, ConjugateSpace, Inverse, SetsSpace
 
 __all__ = ["Conjugate", "Direct", "Point", "Steps"]
 
@@ -142,8 +143,8 @@ class Conjugate:
         # At a start beyond the solution of separable labels nothing is left of the weights.
         total: Single = np.maximum(sums(weights), np.float32(1e-30))
         # Weighted means drop out, with the intercept.
-        centred = weights * (at.slope_b.astype(np.float32) / total)
-        residual = space.pull_single(centred)
+        sink = space.pull_single(weights)
+        residual = sink * (at.slope_b.astype(np.float32) / total)
         residual -= at.slope
         # Near the solution steps pay off fully only when they are solved well.
         target = np.clip(np.sqrt(at.relative), 3e-3, space.loosest)
@@ -158,16 +159,13 @@ class Conjugate:
         while self.used < CG_STEPS and (dots(residual, residual) > target).any():
             self.used += 1
             conditioned = inverse(residual)
-            raised = space.lift(conditioned)
-            inner = np.maximum(space.dot(residual, conditioned, raised), 0)
+            inner, raised = space.inner(residual, conditioned)
+            inner = np.maximum(inner, 0)
             ratio = np.divide(inner, before, out=np.zeros_like(inner), where=before > 1e-30)
             direction *= ratio
             direction += conditioned
-            lifted *= ratio
-            lifted += raised
-            bent = np.subtract(lifted, dots(weights, lifted) / total, out=raised)
-            bent *= weights
-            applied = space.pull_single(bent)
+            lifted, applied = space.follow(direction, lifted, ratio, raised, weights)
+            applied -= sink * (dots(weights, lifted) / total)
             applied += direction
             bend = space.dot(applied, direction, lifted)
             # A finished column rests: past the rounding its products are noise, even negative.
