@@ -104,7 +104,9 @@ def _quantized(spec: ModelSpec) -> Any:
 def _why_not(spec: ModelSpec, error: Exception) -> str:
     lines = str(error).strip().splitlines()
     reason = f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
-    if "attn_implementation" in reason:
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        hint = "There is no room for it; use --dtype bfloat16 or another --device."
+    elif "attn_implementation" in reason:
         hint = "Give another --attn: eager and sdpa need nothing installed."
     elif spec.kind == "gguf":
         size = Path(spec.location).stat().st_size
