@@ -17,7 +17,7 @@ from probes.spaces import CG_STEPS, ConjugateSpace, Inverse, SetsSpace
 
 __all__ = ["Conjugate", "Direct", "Point", "Steps"]
 
-_SLOW: Final = 0.25
+_SLOW: Final = 0.2
 """A factor is computed anew where the gradient fell by less than this."""
 
 
