@@ -80,7 +80,14 @@ class Direct:
                 self.factors[column] = factor
             move[rows, column] += factor.solve(at.lifted[rows, column], at.slope_b[column])
         self.before = at.relative
-        return move, self.space.lift(move)
+        moved = self.space.lift(move)
+        # An old factor, or one of the common scale, misjudges how far to go.
+        weights = at.weights.astype(np.float32)
+        mean: Single = dots(weights, moved) / np.maximum(sums(weights), np.float32(1e-30))
+        down = mean * at.slope_b.astype(np.float32) - dots(at.slope.astype(np.float32), moved)
+        bend = dots(move, moved) + dots(weights, np.square(moved - mean))
+        length = np.divide(down, bend, out=np.ones_like(bend), where=(down > 0) & (bend > 0))
+        return move * length, moved * length
 
 
 class _Factor:
