@@ -83,7 +83,8 @@ class Direct:
         moved = self.space.lift(move)
         # An old factor, or one of the common scale, misjudges how far to go.
         weights = at.weights.astype(np.float32)
-        mean: Single = dots(weights, moved) / np.maximum(sums(weights), np.float32(1e-30))
+        total: Single = np.maximum(sums(weights), np.float32(1e-30))
+        mean = dots(weights, moved) / total
         down = mean * at.slope_b.astype(np.float32) - dots(at.slope.astype(np.float32), moved)
         bend = dots(move, moved) + dots(weights, np.square(moved - mean))
         length = np.divide(down, bend, out=np.ones_like(bend), where=(down > 0) & (bend > 0))
