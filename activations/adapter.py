@@ -17,7 +17,7 @@ from interp.adapters.tensors import open_tensors
 from interp.errors import ModelError
 from interp.files import sha256_file, sha256_json
 
-__all__ = ["adapted", "adapter_sha256", "require_effect"]
+__all__ = ["adapted", "adapter_sha256", "require_effect", "require_in_place"]
 
 _CONFIG = "adapter_config.json"
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")  # in the order that PEFT takes them
@@ -87,14 +87,8 @@ def adapted(backend: HFBackend, path: Path) -> Iterator[HFBackend]:
         )
     digest = adapter_sha256(path)
     names = _tensor_names(path)  # before anything else reads the file
+    require_in_place(backend, path)
     model = backend.model
-    if any(parameter.device.type == "meta" for parameter in model.parameters()):
-        # PEFT would dispatch the model anew, and leave it without weights at the end.
-        raise ModelError(
-            f"The adapter {path} cannot be attached while some weights of {backend.model_id} are "
-            f"kept away from the device that runs them (on disk, or in memory beside a GPU). Use a "
-            f"--device-map whose devices hold the whole model, or merge the adapter into it first."
-        )
     modules = dict(model.named_modules())
     trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     _require_all_targets(modules, path, backend.model_id)
@@ -122,6 +116,19 @@ def adapted(backend: HFBackend, path: Path) -> Iterator[HFBackend]:
             parameter.requires_grad_(trained[name])
             if name in kept:
                 parameter.data = kept[name]
+
+
+def require_in_place(backend: HFBackend, path: Path) -> None:
+    """Raise `ModelError` if accelerate keeps weights elsewhere than where they are used.
+
+    PEFT would dispatch the model anew, and leave it without weights at the end.
+    """
+    if any(parameter.device.type == "meta" for parameter in backend.model.parameters()):
+        raise ModelError(
+            f"The adapter {path} cannot be attached while some weights of {backend.model_id} are "
+            f"kept away from the device that runs them (on disk, or in memory beside a GPU). Use a "
+            f"--device-map whose devices hold the whole model, or merge the adapter into it first."
+        )
 
 
 def _rewritten_weights(model: Any, path: Path) -> dict[str, torch.Tensor]:

@@ -92,7 +92,10 @@ app.add_typer(tomas_app, name="tomas")
 app.add_typer(unco_app, name="unco")
 app.command("demo", epilog="Example: interp demo")(demo)
 app.command(
-    "extract", epilog="Example: interp extract --source facts:elements --n 40 --out facts.h5"
+    "extract",
+    epilog="Example: interp extract --source facts:elements --n 40 --out facts.h5\n\n"
+    "Example: interp extract --source facts:elements --n 20 --adapter runs/grpo --checkpoints "
+    "--out ladder",
 )(extract)
 app.command(
     "answer", epilog="Example: interp answer --source facts:elements --n 40 --out answers.jsonl"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,7 +12,9 @@ import typer
 
 from experiments.options import (
     AdapterOption,
+    AdaptersOption,
     BatchOption,
+    CheckpointsOption,
     CompressionOption,
     DeviceMapOption,
     DeviceOption,
@@ -34,7 +37,7 @@ from experiments.options import (
     open_items,
     template_args,
 )
-from interp.errors import InterpError
+from interp.errors import AdapterError, InterpError
 from interp.prompts import THINKING_ARGUMENT
 from interp.vocabulary import ANSWER_CONDITIONS, Reasoning, Store
 
@@ -57,7 +60,9 @@ def running(spec: ModelSpec, adapter: Path | None) -> Iterator[HFBackend]:
 
 def extract(
     source: SourceOption,
-    out: Annotated[Path, typer.Option("--out", help="Cache file (HDF5).")],
+    out: Annotated[
+        Path, typer.Option("--out", help="Cache file (HDF5); for several models, a folder.")
+    ],
     model: ModelOption = "smollm2",
     n: NumberOption = None,
     seed: SeedOption = 0,
@@ -74,23 +79,30 @@ def extract(
     batch_tokens: BatchOption = 2048,
     prefix_sharing: SharingOption = True,
     template_arg: TemplateOption = None,
-    adapter: AdapterOption = None,
+    adapter: AdaptersOption = None,
+    checkpoints: CheckpointsOption = False,
     device_map: DeviceMapOption = None,
     quantization: QuantizationOption = None,
     compression: CompressionOption = "none",
     file_locking: LockingOption = True,
     engine: EngineOption = "local",
     workers: WorkersOption = 1,
+    json: JsonOption = False,
 ) -> None:
     """Run items through a model and keep residual streams in a cache file.
 
-    A run that was stopped goes on where it was; a finished file is not computed again.
+    A run that was stopped goes on where it was; a finished file is not computed again. With several
+    --adapter, or with --checkpoints, the base and each adapter are run on the same items in the
+    same order: --out is a folder of comparable files.
     """
     from activations import ModelSpec, describe_source
     from activations.cluster import Job, extract_on_ray
-    from experiments.console import note, progress
+    from experiments.console import note, print_json, progress
+    from experiments.extracted import describe_caches, print_extracted
     from experiments.tables import self_check_sentence, sharing_sentence
 
+    adapters = _adapters(adapter or [], checkpoints=checkpoints)
+    several = checkpoints or len(adapters) > 1
     opened, found = open_items(source, view, n, seed, map_)
     spec = ModelSpec.parse(
         model,
@@ -104,7 +116,7 @@ def extract(
     )
     job = Job(
         spec,
-        adapter,
+        None if several else next(iter(adapters), None),
         describe_source(opened, found, view=view, seed=seed),
         token_rule=token,
         store=store,
@@ -113,8 +125,18 @@ def extract(
         file_locking=file_locking,
         compression=compression,
     )
+    on_ray = workers if engine == "ray" else None
+    if several:
+        paths = _extract_each(job, adapters, found, out, opened.name, on_ray)
+        rows = describe_caches(paths, [None, *adapters])
+        if json:
+            print_json([asdict(row) for row in rows])
+        else:
+            print_extracted(rows)
+            note(f"Layer by layer: interp drift {paths[0]} {paths[-1]}")
+        return
     # A finished file is only compared with this run, which needs no cluster.
-    if engine == "ray" and not out.exists():
+    if on_ray is not None and not out.exists():
         note(
             f"{workers} workers run {spec.model_id} ({dtype}); {len(found)} items of {opened.name}"
         )
@@ -132,6 +154,72 @@ def extract(
                 cache.manifest["store"],
             )
         )
+    if json:
+        print_json([asdict(row) for row in describe_caches([out], [job.adapter])])
+
+
+def _adapters(paths: Sequence[Path], *, checkpoints: bool) -> list[Path]:
+    """The adapter folders that `--adapter` stands for.
+
+    Raises:
+        AdapterError: a path holds none, or several without --checkpoints.
+    """
+    from interp.adapters.locate import find_adapters, find_runs
+
+    if not checkpoints:
+        for path in paths:
+            if path.is_dir() and not (path / "adapter_config.json").is_file():
+                found = [each.path.name for each in find_adapters(path)]
+                raise AdapterError(
+                    f"{path} is no adapter, but holds {len(found)} (first: {found[0]}). Give one "
+                    f"of them, or add --checkpoints to run the base and all of them."
+                )
+        return list(paths)
+    if not paths:
+        raise AdapterError(
+            "--checkpoints needs the run's folder. Give it as --adapter, for example --adapter "
+            "runs/grpo."
+        )
+    return [each.path for path in paths for run in find_runs(path) for each in find_adapters(run)]
+
+
+def _extract_each(
+    job: Job,
+    adapters: Sequence[Path],
+    items: tuple[Item, ...],
+    out: Path,
+    source_name: str,
+    workers: int | None,
+) -> tuple[Path, ...]:
+    from activations.checkpoints import cache_paths, extract_each
+    from experiments.console import note, progress
+
+    spec = job.spec
+    paths = cache_paths(out, adapters)
+    note(
+        f"Loading {spec.model_id} ({spec.dtype}); {len(items)} items of {source_name}; the base "
+        f"and {len(adapters)} adapters give {len(paths)} files in {out}"
+    )
+
+    @contextmanager
+    def watch(path: Path, backend: HFBackend | None) -> Iterator[Callable[[int], None]]:
+        if path == paths[0] and backend is not None:
+            _say_size(job, backend, items)
+        with progress(path.stem, len(items)) as advance:
+            yield advance
+
+    return extract_each(job, adapters, items, out, workers=workers, watch=watch)
+
+
+def _say_size(job: Job, backend: HFBackend, items: tuple[Item, ...]) -> None:
+    """How large a file will be, and where the forced choice is read."""
+    from experiments.console import note
+    from experiments.tables import verdict_note
+
+    n_bytes = 4 if job.store == "float32" else 2
+    size = len(items) * backend.n_layers * backend.d_model * n_bytes / 2**20
+    note(f"{backend.n_layers} layers × d_model {backend.d_model}: a file of {size:.1f} MiB")
+    note(verdict_note(backend, items))
 
 
 def _extract_here(
@@ -139,15 +227,11 @@ def _extract_here(
 ) -> ActivationCache:
     from activations.cluster import extract_job
     from experiments.console import note, progress
-    from experiments.tables import verdict_note
 
     spec = job.spec
     note(f"Loading {spec.model_id} ({spec.dtype}); {len(items)} items of {source_name}")
     with running(spec, job.adapter) as backend:
-        n_bytes = 4 if job.store == "float32" else 2
-        size = len(items) * backend.n_layers * backend.d_model * n_bytes / 2**20
-        note(f"{backend.n_layers} layers × d_model {backend.d_model}: a file of {size:.1f} MiB")
-        note(verdict_note(backend, items))
+        _say_size(job, backend, items)
         with progress("activations", len(items)) as advance:
             return extract_job(job, backend, items, out, progress=advance)
 

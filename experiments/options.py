@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdapterOption",
+    "AdaptersOption",
     "AlphasOption",
     "BatchOption",
     "COption",
     "CacheArgument",
+    "CheckpointsOption",
     "CompressionOption",
     "DeviceMapOption",
     "DeviceOption",
@@ -118,6 +120,22 @@ BatchOption = Annotated[
 AdapterOption = Annotated[
     Path | None,
     typer.Option("--adapter", help="PEFT adapter folder to attach; needs interp[train]."),
+]
+AdaptersOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--adapter",
+        help="PEFT adapter folder to attach; needs interp[train]. Given several times: the base "
+        "and each of them, one file a model, in the folder --out.",
+    ),
+]
+CheckpointsOption = Annotated[
+    bool,
+    typer.Option(
+        "--checkpoints",
+        help="--adapter is a run: the base and every checkpoint of it, one file a model, in the "
+        "folder --out.",
+    ),
 ]
 TemplateOption = Annotated[
     list[str] | None,

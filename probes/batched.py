@@ -39,13 +39,19 @@ from probes.newton import (
 )
 from probes.scaling import Common, standardise, standardise_together
 from probes.solver import require_strength
-from probes.spaces import FEW, FeatureSpace, RowSpace
+from probes.spaces import FEW, FeatureSpace, RowSpace, SetsSpace
 from probes.steps import Conjugate, Direct, Steps
 
 __all__ = ["Decisions", "Split", "decide_held_out"]
 
 _ONE_THREAD: Final = 2**22
 """Threads cost more than they bring on items of so few elements."""
+
+_TOGETHER: Final = 2**26
+"""Elements of the matrices of training sets that are solved together."""
+
+_LARGE: Final = 0.1
+"""A strength above this takes so many steps that a Gram matrix for each training set pays."""
 
 
 @cache
@@ -131,13 +137,17 @@ def _on_cpu(
 
 
 def _parts(splits: Sequence[Split], d: int, columns: int) -> Iterator[tuple[int, int]]:
-    """Which splits go together: those of the feature space, if label vectors are few."""
+    """Which splits go together: those of one space if label vectors are few, and memory allows."""
     sizes = [int(split.training.sum()) for split in splits]
     begin = 0
     for end in range(1, len(splits) + 1):
-        if end == len(splits) or columns > FEW or min(sizes[begin], sizes[end]) <= d:
-            yield begin, end
-            begin = end
+        if end < len(splits) and columns <= FEW and (sizes[begin] <= d) == (sizes[end] <= d):
+            # A Gram matrix, and a factor for each label vector.
+            square = max(sizes[begin : end + 1]) ** 2
+            if sizes[begin] > d or (end + 1 - begin) * (1 + columns) * square <= _TOGETHER:
+                continue
+        yield begin, end
+        begin = end
 
 
 def _solve(
@@ -148,14 +158,17 @@ def _solve(
 ) -> list[Decisions]:
     """Nothing where the quick ways give up."""
     training = np.stack([split.training for split in splits], axis=1)
-    space: RowSpace | FeatureSpace
+    space: RowSpace | FeatureSpace | SetsSpace
     steps: Callable[[], Steps]
     if training[:, 0].sum() > common.z.shape[1]:
         space = FeatureSpace(common, training, labels)
         steps = partial(Conjugate, space)
+    elif labels.shape[1] <= FEW:
+        space = SetsSpace(common, training, labels, own=len(strengths) > 1 or strengths[0] > _LARGE)
+        steps = partial(Direct, space)
     else:
         space = RowSpace(common, training, labels)
-        steps = partial(Direct if labels.shape[1] <= FEW else Conjugate, space)
+        steps = partial(Conjugate, space)
     solved = solve_columns(
         space,
         strengths,
@@ -168,10 +181,16 @@ def _solve(
     found, each = [], labels.shape[1]
     for index, split in enumerate(splits):
         own = slice(index * each, (index + 1) * each)
-        coefficients, intercepts = solved.coefficients[..., own], solved.intercepts[:, own]
-        flat = coefficients.reshape(len(coefficients), -1)
-        values = space.outside(common.z[split.shown], index, flat)
-        found.append(Decisions(values.reshape(-1, *intercepts.shape) + intercepts, solved.worst))
+        values = solved.values[..., own]
+        if isinstance(space, SetsSpace) or len(values) == len(common.z):
+            values = values[split.shown]
+        else:
+            flat = solved.coefficients[..., own].reshape(space.n_coefficients, -1)
+            values = space.outside(common.z[split.shown], index, flat).reshape(
+                -1, *values.shape[1:]
+            )
+            values += solved.intercepts[:, own]
+        found.append(Decisions(values, solved.worst))
     return found
 
 

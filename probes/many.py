@@ -25,7 +25,7 @@ _HALVINGS: Final = 12
 _FARTHEST: Final = 700.0
 """Decisions beyond this are taken as this, where exp would overflow."""
 
-_NEAR: Final = 1e-2
+_NEAR: Final = 1e-3
 """Relative gradient from which on every step starts from exact decisions."""
 
 _SLACK: Final = 1e-6
@@ -39,11 +39,13 @@ class Solutions:
     Attributes:
         coefficients: (k, n_strengths, columns).
         intercepts: (n_strengths, columns).
+        values: (n, n_strengths, columns) decisions.
         worst: the largest relative gradient.
     """
 
     coefficients: Double
     intercepts: Double
+    values: Double
     worst: float
 
 
@@ -69,13 +71,15 @@ def solve_columns(
     """
     # The gradient at zero weights, with C = 1.
     half = 0.5 * space.against
-    scale = np.sqrt(space.squared(space.pull(half).astype(np.float32)) + half.sum(axis=0) ** 2)
+    slope, _ = space.squared(space.pull(half).astype(np.float32), False)
+    scale = np.sqrt(slope + half.sum(axis=0) ** 2)
     zero, start = np.zeros((space.n_coefficients, half.shape[1])), np.zeros_like(half)
     odds = np.log((half < 0).sum(axis=0) / (half > 0).sum(axis=0))
     points = [(0.0, _Point(zero, start, odds))]
     worst = 0.0
     coefficients = np.empty((len(zero), len(strengths), half.shape[1]))
     intercepts = np.empty(coefficients.shape[1:])
+    values = np.empty((len(half), *intercepts.shape))
     for index, c in enumerate(strengths):
         run = _Run(space, steps(), c, decision_error, relative_gradient)
         solved = run.minimise(_start(space, points, c), c * np.maximum(scale, 1))
@@ -84,7 +88,8 @@ def solve_columns(
         worst = max(worst, run.worst)
         points = [*points[-1:], (c, solved)]
         coefficients[:, index], intercepts[index] = solved.coefficients, solved.intercept
-    return Solutions(coefficients, intercepts, worst)
+        values[:, index] = solved.values + solved.intercept
+    return Solutions(coefficients, intercepts, values, worst)
 
 
 class _Point:
@@ -140,7 +145,8 @@ class _Run:
             slope = here.coefficients + c * space.pull(residual)
             slope_b = c * residual.sum(axis=0)
             # Of an exact gradient; its norm itself is needed to a few digits.
-            squared = space.squared(slope.astype(np.float32)).astype(np.float64)
+            single, lifted = space.squared(slope.astype(np.float32), True)
+            squared = single.astype(np.float64)
             relative = np.sqrt(squared + slope_b**2) / scale
             error = space.radius * np.sqrt(squared) + np.abs(slope_b) / (c * mass)
             size = np.abs(here.values + here.intercept).max(axis=0)
@@ -164,9 +170,10 @@ class _Run:
                 space, left = space.take(keep), left[keep]
                 self.steps.take(keep)
                 here, scale, value = here.take(keep), scale[keep], value[keep]
+                lifted = lifted[:, keep]
                 slope, slope_b, mass = slope[:, keep], slope_b[keep], mass[keep]
                 spread, relative, goal = spread[:, keep], relative[keep], goal[keep]
-            taken = self.steps.step(Point(slope, slope_b, c * spread, relative, goal))
+            taken = self.steps.step(Point(slope, lifted, slope_b, c * spread, relative, goal))
             if taken is None:
                 return None
             move, values = (part.astype(np.float64) for part in taken)

@@ -21,10 +21,12 @@ from probes.scaling import Common, blocks
 __all__ = [
     "CG_STEPS",
     "FEW",
+    "ConjugateSpace",
     "Double",
     "FeatureSpace",
     "Inverse",
     "RowSpace",
+    "SetsSpace",
     "Single",
     "Space",
     "dots",
@@ -46,8 +48,8 @@ as about a hundred, and is only made where steps without one have reached this."
 _STALE: Final = 3
 """Conjugate gradient steps that show a preconditioner of other weights to be out of date."""
 
-_SMALL: Final = 2**19
-"""Up to so many elements the items are held as float64 too; more are turned into it in blocks."""
+_WIDEST: Final = 1.4
+"""Up to so many times the common scale that of a set is near it."""
 
 
 class Space(Protocol):
@@ -55,7 +57,6 @@ class Space(Protocol):
 
     Attributes:
         against: (n, columns): −1 True, 1 False, 0 outside the training set of the column.
-        loosest: share of a gradient that conjugate gradients may leave far from the solution.
         n_coefficients: of a column.
         radius: largest norm of an item.
     """
@@ -63,7 +64,6 @@ class Space(Protocol):
     against: Double
     n_coefficients: int
     radius: float
-    loosest: float
 
     def take(self, columns: NDArray[np.bool_], /) -> Space:
         """The same for some of the columns."""
@@ -77,11 +77,29 @@ class Space(Protocol):
     def penalty(self, coefficients: Double, values: Double, /) -> Double:
         """(columns,) squared norms of the weights, given `decisions` too."""
 
-    def squared(self, coefficients: Single) -> Single:
-        """The same, from float32 alone."""
+    def squared(self, coefficients: Single, bound: bool, /) -> tuple[Single, Single]:
+        """The same from float32 alone, or no less, and what it takes that serves steps too.
+
+        Args:
+            coefficients: (k, columns).
+            bound: whether a bound from above will do.
+        """
 
     def lift(self, coefficients: Single) -> Single:
-        """Like `decisions`, in float32."""
+        """Like `decisions`, in float32; what is outside the training set may be left out."""
+
+
+class ConjugateSpace(Space, Protocol):
+    """What conjugate gradients need beyond that.
+
+    Attributes:
+        loosest: share of a gradient that they may leave far from the solution.
+    """
+
+    loosest: float
+
+    def take(self, columns: NDArray[np.bool_], /) -> ConjugateSpace:
+        """The same for some of the columns."""
 
     def pull_single(self, residual: Single) -> Single:
         """Like `pull`, in float32."""
@@ -98,14 +116,95 @@ class Space(Protocol):
             used: conjugate gradient steps at the last point.
         """
 
-    def outside(self, shown: Single, of_set: int, coefficients: Double) -> Double:
-        """(m, columns) decisions of other items, without intercept.
+
+class SetsSpace:
+    """Coefficients are weights of the items of several training sets, each for few label vectors.
+
+    Rows are all items, and coefficients outside the training set are zero. A Gram matrix for each
+    set's own scale costs as much as some steps on all sets. For one strength that is not large a
+    matrix for the common scale gives factors that are near enough, and products are with the items.
+    """
+
+    def __init__(
+        self, common: Common, training: NDArray[np.bool_], labels: NDArray[np.bool_], *, own: bool
+    ):
+        """Gram matrices.
 
         Args:
-            shown: (m, d) rows of `Common.z`.
-            of_set: which training set.
-            coefficients: (k, columns) of that set.
+            common: items and the scale of each set.
+            training: (n, n_sets) of bool.
+            labels: (n, n_labels) of bool.
+            own: whether each set gets a Gram matrix of its own; so it does where scales differ.
         """
+        z, widest = common.z, float(common.scale.max())
+        self.items = _Items(z)
+        self.rows = [np.flatnonzero(kept) for kept in training.T]
+        against = np.where(labels, -1.0, 1.0)[:, None] * training[:, :, None]
+        self.against = against.reshape(len(z), -1)
+        self.set_of = np.repeat(np.arange(len(self.rows)), labels.shape[1])
+        self.squares = common.scale[:, self.set_of] ** 2
+        self.n_coefficients = len(z)
+        self.radius = float(np.sqrt(np.einsum("ij,ij->i", z, z).max())) * widest
+        self.common: Single | None = None
+        self.kernels: list[Single] = []
+        if own or len(self.rows) == 1 or widest > _WIDEST:
+            for rows, scale in zip(self.rows, common.scale.T, strict=True):
+                scaled = z[rows]
+                scaled *= scale
+                self.kernels.append(scaled @ scaled.T)
+        else:
+            self.common = z @ z.T
+        self.excess = np.float32(1 if self.common is None else widest**2)
+
+    def rows_of(self, column: int) -> NDArray[np.int64]:
+        """The items of the column's set."""
+        return self.rows[int(self.set_of[column])]
+
+    def kernel_of(self, column: int) -> Single:
+        """Inner products of these items, of the common scale if there is no other."""
+        if self.common is None:
+            return self.kernels[int(self.set_of[column])]
+        rows = self.rows_of(column)
+        found: Single = self.common[rows].take(rows, axis=1)
+        return found
+
+    def take(self, columns: NDArray[np.bool_]) -> SetsSpace:
+        part = copy(self)
+        part.against, part.set_of = self.against[:, columns], self.set_of[columns]
+        part.squares = self.squares[:, columns]
+        return part
+
+    def decisions(self, coefficients: Double) -> Double:
+        return self.items.times(self.squares * self.items.pulled(coefficients))
+
+    def pull(self, residual: Double) -> Double:
+        return residual
+
+    def penalty(self, coefficients: Double, values: Double) -> Double:
+        return dots(coefficients, values)
+
+    def squared(self, coefficients: Single, bound: bool, /) -> tuple[Single, Single]:
+        if not bound:
+            lifted = self.lift(coefficients)
+            return np.maximum(dots(coefficients, lifted), 0), lifted
+        lifted = self._by_kernels(coefficients)
+        # No feature is wider in a set than in the common scale by more than the root of `excess`.
+        return self.excess * np.maximum(dots(coefficients, lifted), 0), lifted
+
+    def lift(self, coefficients: Single) -> Single:
+        if self.common is None:
+            return self._by_kernels(coefficients)
+        z = self.items.z
+        return z @ (self.squares * (z.T @ coefficients))
+
+    def _by_kernels(self, coefficients: Single) -> Single:
+        if self.common is not None:
+            return self.common @ coefficients
+        lifted = np.zeros_like(coefficients)
+        for column in range(coefficients.shape[1]):
+            rows = self.rows_of(column)
+            lifted[rows, column] = self.kernel_of(column) @ coefficients[rows, column]
+        return lifted
 
 
 class RowSpace:
@@ -128,11 +227,9 @@ class RowSpace:
         self.items = _Items(z)
         self.against = np.where(labels[kept], -1.0, 1.0)
         self.n_coefficients = len(z)
-        self.gram: Double | None = None
-        if labels.shape[1] > FEW:
-            wide = z.astype(np.float64)
-            self.gram = wide @ wide.T
-        self.kernel: Single = z @ z.T if self.gram is None else self.gram.astype(np.float32)
+        wide = z.astype(np.float64)
+        self.gram = wide @ wide.T
+        self.kernel = self.gram.astype(np.float32)
         self.radius = float(np.sqrt(max(0.0, self.kernel.diagonal().max())))
 
     def take(self, columns: NDArray[np.bool_]) -> RowSpace:
@@ -141,9 +238,7 @@ class RowSpace:
         return part
 
     def decisions(self, coefficients: Double) -> Double:
-        if self.gram is not None:
-            return self.gram @ coefficients
-        return self.items.times(self.items.pulled(coefficients))
+        return self.gram @ coefficients
 
     def pull(self, residual: Double) -> Double:
         return residual
@@ -151,8 +246,9 @@ class RowSpace:
     def penalty(self, coefficients: Double, values: Double) -> Double:
         return dots(coefficients, values)
 
-    def squared(self, coefficients: Single) -> Single:
-        return np.maximum(dots(coefficients, self.kernel @ coefficients), 0)
+    def squared(self, coefficients: Single, _bound: bool) -> tuple[Single, Single]:
+        lifted = self.kernel @ coefficients
+        return np.maximum(dots(coefficients, lifted), 0), lifted
 
     def lift(self, coefficients: Single) -> Single:
         return self.kernel @ coefficients
@@ -217,8 +313,8 @@ class FeatureSpace:
     def penalty(self, coefficients: Double, _values: Double) -> Double:
         return dots(coefficients, coefficients)
 
-    def squared(self, coefficients: Single) -> Single:
-        return dots(coefficients, coefficients)
+    def squared(self, coefficients: Single, _bound: bool) -> tuple[Single, Single]:
+        return dots(coefficients, coefficients), coefficients[:0]
 
     def lift(self, coefficients: Single) -> Single:
         return self.items.z @ (self.per_column * coefficients)
@@ -255,12 +351,9 @@ class _Items:
 
     def __init__(self, z: Single) -> None:
         self.z = z
-        self.wide = z.astype(np.float64) if z.size <= _SMALL else None
 
     def times(self, weights: Double) -> Double:
         """(n, columns) of (d, columns)."""
-        if self.wide is not None:
-            return self.wide @ weights
         found = np.empty((len(self.z), weights.shape[1]))
         for part in blocks(*self.z.shape):
             found[part] = self.z[part].astype(np.float64) @ weights
@@ -268,8 +361,6 @@ class _Items:
 
     def pulled(self, residual: Double) -> Double:
         """(d, columns) of (n, columns)."""
-        if self.wide is not None:
-            return self.wide.T @ residual
         found = np.zeros((self.z.shape[1], residual.shape[1]))
         for part in blocks(*self.z.shape):
             found += self.z[part].astype(np.float64).T @ residual[part]

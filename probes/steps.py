@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
-from probes.spaces import CG_STEPS, Double, Inverse, RowSpace, Single, Space, dots
+from probes.spaces import CG_STEPS, ConjugateSpace, Double, Inverse, SetsSpace, Single, dots
 
 __all__ = ["Conjugate", "Direct", "Point", "Steps"]
 
-_SLOW: Final = 0.1
+_SLOW: Final = 0.3
 """A factor is computed anew where the gradient fell by less than this."""
 
 
@@ -26,6 +26,7 @@ class Point:
 
     Attributes:
         slope: (k, columns) gradient, as coefficients.
+        lifted: (n, columns), what `Space.squared` says of it.
         slope_b: (columns,) gradient of the intercept.
         weights: (n, columns), C · p(1 − p), 0 outside the training set.
         relative: (columns,) gradient norm relative to the one at zero weights.
@@ -33,6 +34,7 @@ class Point:
     """
 
     slope: Double
+    lifted: Single
     slope_b: Double
     weights: Double
     relative: Double
@@ -55,33 +57,29 @@ class Steps(Protocol):
 class Direct:
     """One Cholesky factor a column, which serves as long as its gradient falls fast."""
 
-    def __init__(self, space: RowSpace) -> None:
+    def __init__(self, space: SetsSpace) -> None:
         self.space = space
         self.factors: list[_Factor | None] = [None] * space.against.shape[1]
         self.before = np.full(len(self.factors), np.inf)
 
     def take(self, columns: NDArray[np.bool_]) -> None:
+        self.space = self.space.take(columns)
         self.factors = [self.factors[column] for column in np.flatnonzero(columns)]
         self.before = self.before[columns]
 
     def step(self, at: Point) -> tuple[Single, Single] | None:
-        kernel = self.space.kernel
-        lifted = kernel @ at.slope.astype(np.float32)
-        root = np.sqrt(
-            np.maximum(at.weights, np.maximum(1e-14 * at.weights.max(axis=0), 1e-30))
-        ).astype(np.float32)
         stale = at.relative > _SLOW * self.before
-        move = np.empty_like(lifted)
+        move = -at.slope.astype(np.float32)
         for column, factor in enumerate(self.factors):
+            rows = self.space.rows_of(column)
             if factor is None or stale[column]:
-                factor = _Factor.of(kernel, root[:, column])
+                factor = _Factor.of(self.space.kernel_of(column), at.weights[rows, column])
                 if factor is None:
                     return None
                 self.factors[column] = factor
-            move[:, column] = factor.solve(lifted[:, column], at.slope_b[column])
-        move -= at.slope
+            move[rows, column] += factor.solve(at.lifted[rows, column], at.slope_b[column])
         self.before = at.relative
-        return move, kernel @ move
+        return move, self.space.lift(move)
 
 
 class _Factor:
@@ -96,8 +94,9 @@ class _Factor:
         self.total = s @ self.by_s
 
     @classmethod
-    def of(cls, kernel: Single, s: Single) -> _Factor | None:
-        s = s.copy()
+    def of(cls, kernel: Single, weights: Double) -> _Factor | None:
+        floor = max(1e-14 * weights.max(), 1e-30)
+        s = np.sqrt(np.maximum(weights, floor)).astype(np.float32)
         matrix = kernel * s[:, None]
         matrix *= s
         matrix.ravel()[:: len(s) + 1] += 1
@@ -122,7 +121,7 @@ class _Factor:
 class Conjugate:
     """Conjugate gradients with one preconditioner: the inverse Hessian at the columns' mean."""
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: ConjugateSpace) -> None:
         self.space = space
         self.inverse: Inverse | None = None
         self.used = 0

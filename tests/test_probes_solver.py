@@ -10,6 +10,7 @@ from sklearn.preprocessing import StandardScaler
 from interp.errors import ProbeError
 from probes import fit_probe
 from probes.batched import Decisions, Split, decide_held_out
+from probes.spaces import SetsSpace
 
 STRENGTHS = (0.001, 0.01, 1.0, 100.0)
 
@@ -146,6 +147,46 @@ def test_the_quick_ways_are_taken_and_agree_with_the_robust_one(
     for index in range(len(STRENGTHS)):
         ours, theirs = quick.values[:, index], robust.values[:, index]
         assert 0 < np.abs(ours - theirs).max() <= 3e-4 * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize(
+    ("strengths", "apart", "shares"),
+    [((0.01,), 1.0, True), ((0.01,), 1e-3, False), ((10.0,), 1.0, False), ((0.01, 1), 1.0, False)],
+)
+def test_folds_that_are_solved_together_are_each_solved_as_by_scikit_learn(
+    strengths: tuple[float, ...], apart: float, shares: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(7)
+    x, y = problem(rng, 60, 90, share=0.3, twist="constant feature")
+    folds = rng.permutation(60) % 4
+    # A feature that hardly varies outside the first fold: no scale is common to all sets.
+    x[folds > 0, 3] *= apart
+    labels = np.stack([y, rng.permutation(y)], axis=1)
+    splits = [Split(folds != fold, folds == fold) for fold in range(4)]
+    spaces = []
+
+    class Watched(SetsSpace):
+        def __init__(self, *args: object, own: bool) -> None:
+            super().__init__(*args, own=own)  # type: ignore[arg-type]
+            spaces.append(self)
+
+    monkeypatch.setattr("probes.batched.SetsSpace", Watched)
+    with monkeypatch.context() as patched:
+        patched.delattr("probes.batched.minimise")
+        together = list(decide_held_out(x, splits, labels, strengths))
+    assert [space.common is not None for space in spaces] == [shares]
+    # As many matrices as fit: here one training set at a time.
+    monkeypatch.setattr("probes.batched._TOGETHER", 45**2 * 3)
+    alone = list(decide_held_out(x, splits, labels, strengths))
+    assert len(spaces) == 5
+    for split, found, other in zip(splits, together, alone, strict=True):
+        assert found.relative_gradient <= 1e-7
+        scale = np.abs(found.values).max()
+        assert 0 < np.abs(found.values - other.values).max() <= 1e-4 * scale
+        for column in range(2):
+            train, known = x[split.training], labels[split.training, column]
+            expected = fit_probe(train, known, C=strengths[-1]).decide(x[split.shown])
+            assert np.abs(found.values[:, -1, column] - expected).max() <= 1e-4 * scale
 
 
 @pytest.mark.parametrize("strength", [0.0, -1.0, float("nan"), float("inf")])

@@ -71,7 +71,8 @@ def find_adapters(path: Path) -> tuple[AdapterFolder, ...]:
     if whole:
         raise AdapterError(
             f"{whole[0]} holds a full model, not an adapter. Give the adapter that was trained "
-            f"on it, or the base model too (--base), to compare the two models."
+            f"on it. To audit full models give the base too (--base); to run one, give it as "
+            f"--model."
         )
     raise AdapterError(
         f"{path} holds neither an adapter ({CONFIG}, {_WEIGHTS[0]}) nor checkpoints of one. "
