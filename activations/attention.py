@@ -38,13 +38,13 @@ def attend_causally(
         output: (n_kv_heads, n_shared, n_tokens, width), filled.
         size: (n_kv_heads, n_shared, n_tokens), filled with the logarithms of the softmax's sums.
     """
-    groups, shared, n_tokens, _ = query.shape
+    groups, shared, n_tokens, width = query.shape
     # In another dtype scores would be rounded before their softmax.
     if n_tokens not in _BLOCKWISE or query.dtype is not torch.float32:
         keys, values = (part[:, None].expand(-1, shared, -1, -1) for part in (key, value))
-        found = _by_torch(query, keys, values, scaling, causal=True)
-        output.copy_(found[0])
-        size.copy_(found[1])
+        attended, sums = _by_torch(query, keys, values, scaling, causal=True)
+        output.copy_(attended)
+        size.copy_(sums)
         return
     later = query.new_full((_ROWS, _ROWS), float("-inf")).triu(1)
     for first in range(0, n_tokens, _ROWS):
@@ -55,13 +55,13 @@ def attend_causally(
             some = slice(group, group + step)
             asked = (query[some, :, first:last] * scaling).flatten(1, 2)
             scores = asked @ key[some, :last].transpose(1, 2)
-            scores.unflatten(1, (shared, rows))[..., first:] += later[:rows, :rows]
+            scores.view(-1, shared, rows, last)[..., first:] += later[:rows, :rows]
             shares = scores.softmax(-1)
-            found = shares @ value[some, :last]
-            output[some, :, first:last] = found.unflatten(1, (shared, rows))
+            attended = shares @ value[some, :last]
+            output[some, :, first:last] = attended.view(-1, shared, rows, width)
             # A share is e^score over the sum; the largest one has all its digits.
             sums = scores.amax(-1) - shares.amax(-1).log_()
-            size[some, :, first:last] = sums.unflatten(1, (shared, rows))
+            size[some, :, first:last] = sums.view(-1, shared, rows)
 
 
 def attend_to_all(
