@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -192,7 +192,9 @@ def in_rows(edit: Edit, packed: Sequence[Tensor]) -> Edit:
 
 
 @contextmanager
-def _packing(backend: HFBackend, batch: PaddedBatch) -> Iterator[_Pass]:
+def _packing(
+    backend: HFBackend, batch: PaddedBatch, prefix: SharedPrefix | None
+) -> Iterator[_Pass]:
     """Within the context, the model's attention is that of packed sequences."""
     AttentionInterface.register(_NAME, _attend)
     AttentionMaskInterface.register(_NAME, _no_mask)
@@ -202,7 +204,9 @@ def _packing(backend: HFBackend, batch: PaddedBatch) -> Iterator[_Pass]:
     backend.packed.append(batch.is_token)
     config._attn_implementation = _NAME
     try:
-        with through_onednn(backend.blocks):
+        # What goes on after a prefix rounds as the prefix's own pass did. oneDNN rounds more, and
+        # the numbers of a shared pass should be those of a plain one.
+        with through_onednn(backend.blocks) if prefix is None else nullcontext():
             yield _passes[-1]
     finally:
         config._attn_implementation = implementation
@@ -238,7 +242,7 @@ def capture_packed(
     ends = batch.lengths.cumsum(0) - 1
 
     def run() -> Tensor:
-        with head_rows(backend.model, logit_ids) as few, _packing(backend, batch) as own:
+        with head_rows(backend.model, logit_ids) as few, _packing(backend, batch, prefix) as own:
             if prefix is not None:
                 state[backend._cache_name] = _lent(prefix.state, own)
             output = backend._forward(
