@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from activations import ActivationCache
 from activations.manifests import self_check_fault
@@ -12,6 +13,9 @@ from experiments.console import print_table, say
 from experiments.drift import layer_drift
 
 __all__ = ["Extracted", "describe_caches", "print_extracted"]
+
+_NEAR: Final = 10
+"""A change up to so many times the rounding is reported beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,8 @@ def _verdict(change: float, layer: int | None, rounding: float) -> str:
     size = f"it moves the residual streams by at most {change:.2g} (layer {layer}, mean over items)"
     if change <= rounding:
         return f"{size}, no more than rounding does (self-check: {rounding:.2g})."
+    if change <= _NEAR * rounding:
+        return f"{size}, where rounding alone does up to {rounding:.2g} (self-check)."
     return f"{size}."
 
 
