@@ -47,19 +47,20 @@ class Extracted:
 
 
 def describe_caches(
-    paths: Sequence[Path], adapters: Sequence[Path | None]
+    paths: Sequence[Path], adapters: Sequence[Path | None], *, file_locking: bool = True
 ) -> tuple[Extracted, ...]:
     """Describe the caches of an extraction; the first is the reference of the others.
 
     Args:
         paths: of finished caches of the same items.
         adapters: what was attached to each; None for the base.
+        file_locking: False for a file system on which locks fail or hang.
     """
-    with ActivationCache.open(paths[0]) as base:
+    with ActivationCache.open(paths[0], file_locking=file_locking) as base:
         first = _described(base, adapters[0], None)
         others = []
         for path, adapter in zip(paths[1:], adapters[1:], strict=True):
-            with ActivationCache.open(path) as cache:
+            with ActivationCache.open(path, file_locking=file_locking) as cache:
                 others.append(_described(cache, adapter, base))
     return (first, *others)
 

@@ -108,7 +108,10 @@ def test_a_change_is_reported_beside_rounding_where_it_is_near(
         # A finished file is taken as it is.
         with h5py.File(tmp_path / "out" / "base.h5", "r+") as file:
             file.attrs["self_check_max_relative"] = factor * change
-        rows = json.loads(ok(*base).stdout)
+        result = ok(*base)
+        rows = json.loads(result.stdout)
+        # The worst self-check is explained, as that of a single run is.
+        assert "base.h5: WARNING: the self-check is" in result.stderr.replace("\n", " ")
         assert rows[2]["largest_change"] == change
         assert words is None or words in rows[2]["verdict"]
         assert ("rounding" in rows[2]["verdict"]) == (words is not None)
