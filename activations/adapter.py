@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from activations.hf import HFBackend
+from activations.manifests import tolerance_of
 from interp.adapters.config import read_config
 from interp.adapters.targets import idle_targets, targeted
 from interp.adapters.tensors import open_tensors
@@ -20,6 +21,7 @@ from interp.files import sha256_file, sha256_json
 __all__ = ["adapted", "adapter_sha256", "require_effect", "require_in_place"]
 
 _CONFIG = "adapter_config.json"
+_TRIED_TOKENS = 8
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")  # in the order that PEFT takes them
 
 
@@ -78,8 +80,9 @@ def adapted(backend: HFBackend, path: Path) -> Iterator[HFBackend]:
 
     Raises:
         ModelError: peft is not installed, the folder is no adapter of this model, some of its
-            targets or tensors do not match the model (these are named), or accelerate keeps weights
-            elsewhere than where they are used.
+            targets or tensors do not match the model (these are named), a part of what it does
+            happens outside the model's modules, or accelerate keeps weights elsewhere than where
+            they are used.
     """
     if not _peft_is_there():
         raise ModelError(
@@ -96,6 +99,7 @@ def adapted(backend: HFBackend, path: Path) -> Iterator[HFBackend]:
     try:
         with _attached(model, path, backend.model_id) as wrapped:
             _require_all_tensors(wrapped, names, path, backend.model_id)
+            _require_inside(wrapped, path, backend)
             yield HFBackend(
                 wrapped.get_base_model(),
                 backend.tokenizer,
@@ -188,17 +192,62 @@ def _attached(model: Any, path: Path, model_id: str) -> Iterator[Any]:
         with warnings.catch_warnings():
             # Between peft and transformers; nothing that the caller could do about it.
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated")
+            # Missing tensors are an error here, which names them.
+            warnings.filterwarnings("ignore", "Found missing adapter keys")
             wrapped = PeftModel.from_pretrained(model, str(path), is_trainable=False)
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else ""
+    except (torch.OutOfMemoryError, MemoryError) as error:
         raise ModelError(
-            f"The adapter {path} cannot be attached to {model_id} "
-            f"({type(error).__name__}: {reason}). Check that it was trained on this model."
+            f"There is no room for the adapter {path} beside {model_id} ({_reason(error)})."
+        ) from error
+    except Exception as error:
+        raise ModelError(
+            f"The adapter {path} cannot be attached to {model_id} ({_reason(error)}). Check that "
+            f"it was trained on this model."
         ) from error
     try:
         yield wrapped
     finally:
-        wrapped.unload()
+        # Some kinds have none; `adapted` puts back what they have taken the place of.
+        getattr(wrapped, "unload", lambda: None)()
+
+
+def _reason(error: BaseException) -> str:
+    """An error in one line; what did not fit stands in the second line of torch's."""
+    lines = " ".join(str(error).split("\n")[:2]).split()
+    return f"{type(error).__name__}: {' '.join(lines)[:300]}".rstrip(": .")
+
+
+def _require_inside(wrapped: Any, path: Path, backend: HFBackend) -> None:
+    """Make sure that the model inside PEFT's wrapper does all that the wrapped model does.
+
+    The backend runs the one inside. Virtual tokens, and adapters that begin at some token of the
+    text, are put in by the wrapper: without it the model would be the base.
+    """
+    config = wrapped.active_peft_config
+    kind = getattr(config.peft_type, "value", config.peft_type)
+    what = f"The adapter {path} ({kind}) does not work in {backend.model_id} by itself"
+    instead = "Give one that changes the model's own modules and nothing else, as LoRA does."
+    if config.is_prompt_learning:
+        raise ModelError(f"{what}: it puts virtual tokens before each prompt. {instead}")
+    if getattr(config, "alora_invocation_tokens", None):
+        raise ModelError(f"{what}: it begins at its invocation tokens in a prompt. {instead}")
+    n_vocab = wrapped.get_input_embeddings().weight.shape[0]
+    ids = torch.arange(_TRIED_TOKENS, device=backend.device)[None] % n_vocab
+    wrapped.eval()
+    with torch.inference_mode():
+        try:
+            inside = wrapped.get_base_model()(input_ids=ids).logits
+            whole = wrapped(input_ids=ids).logits
+        except Exception as error:
+            raise ModelError(
+                f"{what}: it needs more than a prompt ({_reason(error)}). {instead}"
+            ) from error
+    room = tolerance_of(str(inside.dtype).removeprefix("torch.")) * float(inside.abs().max())
+    # What is not finite is the run's to report.
+    if not torch.isfinite(inside).all():
+        return
+    if whole.shape != inside.shape or not torch.allclose(whole, inside, rtol=0, atol=room):
+        raise ModelError(f"{what}: PEFT's wrapper around it gives other logits. {instead}")
 
 
 def _require_all_targets(modules: Iterable[str], path: Path, model_id: str) -> None:
@@ -221,9 +270,15 @@ def _require_all_tensors(wrapped: Any, saved: set[str], path: Path, model_id: st
     expected = set(get_peft_model_state_dict(wrapped, save_embedding_layers=False))
     allowed = expected | set(get_peft_model_state_dict(wrapped, save_embedding_layers=True))
     lost, missing = sorted(saved - allowed), sorted(expected - saved)
-    if lost or missing:
+    faults = []
+    if lost:
+        faults.append(f"{len(lost)} of its tensors match no module (first: {lost[:2]})")
+    if missing:
+        faults.append(
+            f"{len(missing)} that the model expects are not in the file (first: {missing[:2]})"
+        )
+    if faults:
         raise ModelError(
-            f"The adapter {path} does not fit {model_id}: {len(lost)} of its tensors match no "
-            f"module (first: {lost[:2]}), and {len(missing)} that the model expects are not in the "
-            f"file (first: {missing[:2]})."
+            f"The adapter {path} does not fit {model_id}: {', and '.join(faults)}. Check that it "
+            f"was trained on this model."
         )

@@ -27,6 +27,7 @@ from transformers.masking_utils import eager_mask
 
 from activations.hooks import hidden_of, with_hidden
 from activations.kept import lend_apart
+from interp.errors import ModelError
 
 __all__ = [
     "TILE_TOKENS",
@@ -158,7 +159,7 @@ _runs: list[_Run] = []
 
 
 def _attention(
-    _module: nn.Module,
+    module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -170,7 +171,10 @@ def _attention(
     **_: Any,
 ) -> tuple[Tensor, None]:
     if position_bias is not None:
-        raise NotImplementedError("position biases")
+        raise ModelError(
+            f"{type(module).__name__} adds position biases to its attention, which branches of a "
+            f"kept prompt do not carry. Run the model plainly."
+        )
     run = _runs[-1]
     return run.attend(query, key, value, attention_mask, scaling, softcap, s_aux), None
 

@@ -117,8 +117,7 @@ def extract_each(
     base.require_fit(adapters)
     for adapter, path in models:
         with base.model(adapter) as backend, watch(path, backend) as progress:
-            own = in_library(backend, job.spec.library)
-            extract_job(job, own, items, path, progress=progress).close()
+            _one_here(job, backend, items, path, progress)
     return paths
 
 
@@ -158,6 +157,18 @@ class _Base:
         else:
             with adapted(self._backend, adapter) as changed:
                 yield changed
+
+
+def _one_here(
+    job: Job,
+    backend: HFBackend,
+    items: Sequence[Item],
+    path: Path,
+    progress: Callable[[int], None],
+) -> None:
+    # A library may copy the model; the copy goes with this function.
+    own = in_library(backend, job.spec.library)
+    extract_job(job, own, items, path, progress=progress).close()
 
 
 def _one_on_ray(

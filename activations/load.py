@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.utils import logging as transformers_logging
 
 from activations.digests import weights_sha256
@@ -48,6 +48,9 @@ def load_backend(spec: ModelSpec) -> HFBackend:
     if spec.kind == "gguf":
         path = Path(spec.location)
         where, files["gguf_file"] = str(path.parent), path.name
+        # Left to itself, transformers keeps some families' weights packed where it finds kernels
+        # for them, and takes another attention.
+        options["quantization_config"] = GgufConfig(dequantize=True)
     elif spec.kind == "hub":
         files["revision"] = spec.revision or "main"
     if spec.device_map is not None:
@@ -65,7 +68,7 @@ def load_backend(spec: ModelSpec) -> HFBackend:
                 **files,
                 **options,
             )
-        if not options:
+        if spec.device_map is None and spec.quantization is None:
             model = model.to(device)
     except Exception as error:
         raise ModelError(_why_not(spec, error)) from error
@@ -104,7 +107,9 @@ def _quantized(spec: ModelSpec) -> Any:
 def _why_not(spec: ModelSpec, error: Exception) -> str:
     lines = str(error).strip().splitlines()
     reason = f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
-    if "attn_implementation" in reason:
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        hint = "There is no room for it; use --dtype bfloat16 or another --device."
+    elif "attn_implementation" in reason or (spec.attn and "attention" in reason.lower()):
         hint = "Give another --attn: eager and sdpa need nothing installed."
     elif spec.kind == "gguf":
         size = Path(spec.location).stat().st_size

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from activations.adapter import adapted
+from activations.adapter import adapted, adapter_sha256
 from activations.hf import HFBackend
 from activations.libraries import in_library, require_library
 from activations.load import load_backend
@@ -23,6 +23,8 @@ def running(spec: ModelSpec, adapter: Path | None = None) -> Iterator[HFBackend]
         ModelError: something of that is not possible; says what.
     """
     require_library(spec.library)
+    if adapter is not None:
+        adapter_sha256(adapter)  # its files are there, before a model is loaded
     backend = load_backend(spec)
     if adapter is None:
         yield in_library(backend, spec.library)

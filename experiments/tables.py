@@ -69,11 +69,14 @@ def self_check_sentence(difference: float, dtype: str, store: str = "float32") -
     if fault is not None:
         return f"WARNING: {fault}. Do not use these numbers before you know why"
     said = f"self-check: items that were rerun alone differ by at most {difference:.2g}"
+    if difference == 0:
+        return "self-check: items that were rerun alone are the same, bit for bit"
     if tolerance_of(dtype) < 0.01:
         where = dtype if store == "float32" else f"{dtype} stored as {store}"
         return f"{said}, which is rounding (allowed in {where}: {tolerance_of(dtype, store):.2g})"
+    noise = "1 to 2%" if dtype == "bfloat16" else "some tenths of a percent"
     return (
-        f"{said}. In {dtype} a batch of another shape alone moves activations by 1 to 2%: smaller "
+        f"{said}. In {dtype} a batch of another shape alone moves activations by {noise}: smaller "
         f"effects than that need --dtype float32"
     )
 

@@ -47,6 +47,9 @@ __all__ = ["Decisions", "Split", "decide_held_out"]
 _ONE_THREAD: Final = 2**22
 """Threads cost more than they bring on items of so few elements."""
 
+_KEPT: Final = 2**25 - 2**16
+"""Bytes: just below 32 MiB, the largest block of which an allocator takes notice."""
+
 _TOGETHER: Final = 2**26
 """Elements of the matrices of training sets that are solved together."""
 
@@ -125,6 +128,9 @@ def _on_cpu(
     strengths: Sequence[float],
 ) -> Iterator[Decisions]:
     limit = 1 if features.size <= _ONE_THREAD else None
+    # What has once freed a block like this gives smaller ones back no more (glibc): fresh pages for
+    # every array would take a fifth of the time.
+    np.empty(_KEPT, dtype=np.uint8)
     with _threads().limit(limits=limit, user_api="blas"):
         common = standardise_together(features, np.stack([s.training for s in splits], axis=1))
     for begin, end in _parts(splits, features.shape[1], labels.shape[1]):

@@ -15,7 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from probes.spaces import Double, Space, dots
+from probes.products import Double, dots, sums
+from probes.spaces import Space
 from probes.steps import Point, Steps
 
 __all__ = ["Solutions", "solve_columns"]
@@ -24,9 +25,6 @@ _MAX_STEPS: Final = 60
 _HALVINGS: Final = 12
 _FARTHEST: Final = 700.0
 """Decisions beyond this are taken as this, where exp would overflow."""
-
-_NEAR: Final = 1e-3
-"""Relative gradient from which on every step starts from exact decisions."""
 
 _SLACK: Final = 1e-6
 """Relative rounding of objectives whose decisions come from float32 steps."""
@@ -141,9 +139,9 @@ class _Run:
         for _ in range(_MAX_STEPS):
             spread = np.abs(residual)
             spread -= residual * residual
-            mass = np.maximum(spread.sum(axis=0), 1e-300)
+            mass = np.maximum(sums(spread), 1e-300)
             slope = here.coefficients + c * space.pull(residual)
-            slope_b = c * residual.sum(axis=0)
+            slope_b = c * sums(residual)
             # Of an exact gradient; its norm itself is needed to a few digits.
             single, lifted = space.squared(slope.astype(np.float32), True)
             squared = single.astype(np.float64)
@@ -189,7 +187,7 @@ class _Run:
                 length = np.where(worse, np.multiply(length, 0.5), length)
             else:
                 return None
-            here, exact = there, bool(relative.max() <= _NEAR)
+            here, exact = there, bool(relative.max() <= space.near)
             if exact:
                 # What float32 has summed up would hide what is left to gain.
                 here, value, residual = _exactly(space, here, c)
@@ -207,12 +205,12 @@ def _evaluate(space: Space, at: _Point, c: float) -> tuple[Double, Double]:
     # With u = −sign · f: the loss is log(1 + exp(u)), its slope −sign · σ(u), to all digits.
     u = at.values + at.intercept
     u *= space.against
-    losses = u.sum(axis=0)
+    losses = sums(u)
     np.maximum(u, -_FARTHEST, out=u)
     np.negative(u, out=u)
     np.exp(u, out=u)
     u += 1
-    losses += np.log(u).sum(axis=0)
+    losses += sums(np.log(u))
     np.divide(space.against, u, out=u)
     return 0.5 * space.penalty(at.coefficients, at.values) + c * losses, u
 

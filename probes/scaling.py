@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Common", "Standardised", "blocks", "standardise", "standardise_together"]
+__all__ = ["BLOCK", "Common", "Standardised", "blocks", "standardise", "standardise_together"]
 
 _ROUNDING = 10 * np.finfo(np.float64).eps
 _CANCELLED = 1e-6
@@ -17,7 +17,7 @@ _CANCELLED = 1e-6
 _FAR = 30
 """Deviations from its mean at which a set loses too many digits of float32."""
 
-_BLOCK = 2**15
+BLOCK: Final = 2**15
 """Elements of a block: what stays in a cache as float64."""
 
 
@@ -137,8 +137,8 @@ def _deviations(
     return np.sqrt(variance), shift
 
 
-def blocks(n: int, d: int) -> Iterator[slice]:
-    """Slices of n rows of d elements, a few at a time."""
-    step = max(8, _BLOCK // d)
+def blocks(n: int, d: int, most: int = BLOCK) -> Iterator[slice]:
+    """Slices of n rows of d elements: as many as `most` elements, or 8."""
+    step = max(8, most // d)
     for begin in range(0, n, step):
         yield slice(begin, begin + step)

@@ -10,31 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import lapack
 
-from probes.scaling import Common, blocks
+from probes.products import Double, Items, Single, dots
+from probes.scaling import Common
 
 __all__ = [
     "CG_STEPS",
     "FEW",
     "ConjugateSpace",
-    "Double",
     "FeatureSpace",
     "Inverse",
     "RowSpace",
     "SetsSpace",
-    "Single",
     "Space",
-    "dots",
 ]
 
-Double = NDArray[np.float64]
-Single = NDArray[np.float32]
-_Float = TypeVar("_Float", np.float32, np.float64)
 Inverse = Callable[[Single], Single]
 
 FEW: Final = 4
@@ -58,10 +53,12 @@ class Space(Protocol):
     Attributes:
         against: (n, columns): −1 True, 1 False, 0 outside the training set of the column.
         n_coefficients: of a column.
+        near: relative gradient from which on every step starts from exact decisions.
         radius: largest norm of an item.
     """
 
     against: Double
+    near: float
     n_coefficients: int
     radius: float
 
@@ -85,9 +82,6 @@ class Space(Protocol):
             bound: whether a bound from above will do.
         """
 
-    def lift(self, coefficients: Single) -> Single:
-        """Like `decisions`, in float32; what is outside the training set may be left out."""
-
 
 class ConjugateSpace(Space, Protocol):
     """What conjugate gradients need beyond that.
@@ -104,8 +98,24 @@ class ConjugateSpace(Space, Protocol):
     def pull_single(self, residual: Single) -> Single:
         """Like `pull`, in float32."""
 
+    def inner(self, u: Single, v: Single, /) -> tuple[Single, Single]:
+        """(columns,) inner products as weights; and `lift` of v, if it takes that, else nothing."""
+
     def dot(self, u: Single, v: Single, lifted: Single, /) -> Single:
         """(columns,) inner products as weights of u and v, given also `lift` of v."""
+
+    def follow(
+        self, direction: Single, lifted: Single, ratio: Single, raised: Single, weights: Single, /
+    ) -> tuple[Single, Single]:
+        """`lift` of a direction; and `pull_single` of that times weights (n, columns).
+
+        Args:
+            direction: (k, columns).
+            lifted: `lift` of the direction before, which may be overwritten.
+            ratio: (columns,) share of that in the direction.
+            raised: what `inner` says of the rest.
+            weights: (n, columns).
+        """
 
     def inverse(self, now: Inverse | None, weights: Double, used: int) -> Inverse | None:
         """Preconditioner for mean weights (n,); `now` if that will do, None if there is none.
@@ -125,6 +135,9 @@ class SetsSpace:
     matrix for the common scale gives factors that are near enough, and products are with the items.
     """
 
+    # Exact decisions cost more than steps.
+    near = 1e-3
+
     def __init__(
         self, common: Common, training: NDArray[np.bool_], labels: NDArray[np.bool_], *, own: bool
     ):
@@ -137,7 +150,7 @@ class SetsSpace:
             own: whether each set gets a Gram matrix of its own; so it does where scales differ.
         """
         z, widest = common.z, float(common.scale.max())
-        self.items = _Items(z)
+        self.items = Items(z)
         self.rows = [np.flatnonzero(kept) for kept in training.T]
         against = np.where(labels, -1.0, 1.0)[:, None] * training[:, :, None]
         self.against = against.reshape(len(z), -1)
@@ -194,8 +207,7 @@ class SetsSpace:
     def lift(self, coefficients: Single) -> Single:
         if self.common is None:
             return self._by_kernels(coefficients)
-        z = self.items.z
-        return z @ (self.squares * (z.T @ coefficients))
+        return self.items.times(self.squares * self.items.pulled(coefficients))
 
     def _by_kernels(self, coefficients: Single) -> Single:
         if self.common is not None:
@@ -210,6 +222,7 @@ class SetsSpace:
 class RowSpace:
     """Coefficients are weights of the items of one training set."""
 
+    near = 1e-2
     loosest = 0.1
 
     def __init__(self, common: Common, training: NDArray[np.bool_], labels: NDArray[np.bool_]):
@@ -224,7 +237,7 @@ class RowSpace:
         self.scale = common.scale[:, 0]
         z = common.z[kept]
         z *= self.scale
-        self.items = _Items(z)
+        self.items = Items(z)
         self.against = np.where(labels[kept], -1.0, 1.0)
         self.n_coefficients = len(z)
         wide = z.astype(np.float64)
@@ -250,14 +263,22 @@ class RowSpace:
         lifted = self.kernel @ coefficients
         return np.maximum(dots(coefficients, lifted), 0), lifted
 
-    def lift(self, coefficients: Single) -> Single:
-        return self.kernel @ coefficients
-
     def pull_single(self, residual: Single) -> Single:
         return residual
 
+    def inner(self, u: Single, v: Single) -> tuple[Single, Single]:
+        raised = self.kernel @ v
+        return dots(u, raised), raised
+
     def dot(self, u: Single, _v: Single, lifted: Single) -> Single:
         return dots(u, lifted)
+
+    def follow(
+        self, _direction: Single, lifted: Single, ratio: Single, raised: Single, weights: Single
+    ) -> tuple[Single, Single]:
+        lifted *= ratio
+        lifted += raised
+        return lifted, np.multiply(weights, lifted, out=raised)
 
     def inverse(self, now: Inverse | None, weights: Double, used: int) -> Inverse | None:
         if now is not None and used <= _STALE:
@@ -275,12 +296,13 @@ class RowSpace:
         shown = shown * self.scale
         if coefficients.shape[1] > len(shown):
             return (shown.astype(np.float64) @ self.items.z.T.astype(np.float64)) @ coefficients
-        return _Items(shown).times(self.items.pulled(coefficients))
+        return Items(shown).times(self.items.pulled(coefficients))
 
 
 class FeatureSpace:
     """Coefficients are weights of the features."""
 
+    near = 1e-2
     # Without a preconditioner, all that a step needs of the first ones is the way down.
     loosest = 0.5
 
@@ -288,7 +310,7 @@ class FeatureSpace:
         """Items that all training sets share; the arguments are those of `RowSpace`."""
         alone = training.shape[1] == 1
         kept = training[:, 0] if alone else np.ones(len(training), dtype=bool)
-        self.items = _Items(common.z[kept] if alone else common.z)
+        self.items = Items(common.z[kept] if alone else common.z)
         self.scale = common.scale
         against = np.where(labels[kept], -1.0, 1.0)[:, None] * training[kept][:, :, None]
         self.against = against.reshape(len(against), -1)
@@ -316,14 +338,20 @@ class FeatureSpace:
     def squared(self, coefficients: Single, _bound: bool) -> tuple[Single, Single]:
         return dots(coefficients, coefficients), coefficients[:0]
 
-    def lift(self, coefficients: Single) -> Single:
-        return self.items.z @ (self.per_column * coefficients)
-
     def pull_single(self, residual: Single) -> Single:
-        return self.per_column * (self.items.z.T @ residual)
+        return self.per_column * self.items.pulled(residual)
+
+    def inner(self, u: Single, v: Single) -> tuple[Single, Single]:
+        return dots(u, v), v[:0]
 
     def dot(self, u: Single, v: Single, _lifted: Single) -> Single:
         return dots(u, v)
+
+    def follow(
+        self, direction: Single, _lifted: Single, _ratio: Single, _raised: Single, weights: Single
+    ) -> tuple[Single, Single]:
+        lifted, pulled = self.items.around(self.per_column * direction, weights)
+        return lifted, self.per_column * pulled
 
     def inverse(self, now: Inverse | None, weights: Double, used: int) -> Inverse | None:
         if used < CG_STEPS and not self.moments:
@@ -343,28 +371,7 @@ class FeatureSpace:
         return lambda r: np.ascontiguousarray(lapack.spotrs(factor, r, lower=1)[0])
 
     def outside(self, shown: Single, of_set: int, coefficients: Double) -> Double:
-        return _Items(shown).times(self.scale[:, [of_set]] * coefficients)
-
-
-class _Items:
-    """Float32 items (n, d), and float64 products with them in bounded memory."""
-
-    def __init__(self, z: Single) -> None:
-        self.z = z
-
-    def times(self, weights: Double) -> Double:
-        """(n, columns) of (d, columns)."""
-        found = np.empty((len(self.z), weights.shape[1]))
-        for part in blocks(*self.z.shape):
-            found[part] = self.z[part].astype(np.float64) @ weights
-        return found
-
-    def pulled(self, residual: Double) -> Double:
-        """(d, columns) of (n, columns)."""
-        found = np.zeros((self.z.shape[1], residual.shape[1]))
-        for part in blocks(*self.z.shape):
-            found += self.z[part].astype(np.float64).T @ residual[part]
-        return found
+        return Items(shown).times(self.scale[:, [of_set]] * coefficients)
 
 
 def _inverted(kernel: Single, s: Single) -> Single | None:
@@ -380,9 +387,3 @@ def _inverted(kernel: Single, s: Single) -> Single | None:
     whole: Single = half + half.T
     whole.ravel()[:: len(whole) + 1] *= 0.5
     return whole
-
-
-def dots(u: NDArray[_Float], v: NDArray[_Float]) -> NDArray[_Float]:
-    """(columns,) inner products."""
-    found: NDArray[_Float] = np.einsum("ij,ij->j", u, v)
-    return found

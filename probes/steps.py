@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
-from probes.spaces import CG_STEPS, ConjugateSpace, Double, Inverse, SetsSpace, Single, dots
+from probes.products import Double, Single, dots, sums
+from probes.spaces import CG_STEPS, ConjugateSpace, Inverse, SetsSpace
 
 __all__ = ["Conjugate", "Direct", "Point", "Steps"]
 
-_SLOW: Final = 0.3
+_SLOW: Final = 0.25
 """A factor is computed anew where the gradient fell by less than this."""
 
 
@@ -140,34 +141,38 @@ class Conjugate:
             return None
         weights = at.weights.astype(np.float32)
         # At a start beyond the solution of separable labels nothing is left of the weights.
-        total = np.maximum(weights.sum(axis=0), np.float32(1e-30))
+        total: Single = np.maximum(sums(weights), np.float32(1e-30))
         # Weighted means drop out, with the intercept.
-        centred = weights * (at.slope_b.astype(np.float32) / total)
-        residual = space.pull_single(centred) - at.slope.astype(np.float32)
+        sink = space.pull_single(weights)
+        residual = sink * (at.slope_b.astype(np.float32) / total)
+        residual -= at.slope
         # Near the solution steps pay off fully only when they are solved well.
         target = np.clip(np.sqrt(at.relative), 3e-3, space.loosest)
         target = np.maximum(target, 0.5 * at.goal)
         target = (target**2).astype(np.float32)
         target *= dots(residual, residual)
-        direction = np.zeros_like(residual)
-        move, moved, lifted = direction.copy(), np.zeros_like(weights), np.zeros_like(weights)
+        direction, lifted = np.zeros_like(residual), np.zeros_like(weights)
+        move, moved = np.zeros_like(residual), np.zeros_like(weights)
         before = np.zeros_like(total)
         self.used = 0
+        # In place, because fresh memory costs as much as the arithmetic.
         while self.used < CG_STEPS and (dots(residual, residual) > target).any():
             self.used += 1
             conditioned = inverse(residual)
-            raised = space.lift(conditioned)
-            inner = np.maximum(space.dot(residual, conditioned, raised), 0)
+            inner, raised = space.inner(residual, conditioned)
+            inner = np.maximum(inner, 0)
             ratio = np.divide(inner, before, out=np.zeros_like(inner), where=before > 1e-30)
-            direction = conditioned + ratio * direction
-            lifted = raised + ratio * lifted
-            bent: Single = weights * (lifted - dots(weights, lifted) / total)
-            applied = direction + space.pull_single(bent)
+            direction *= ratio
+            direction += conditioned
+            lifted, applied = space.follow(direction, lifted, ratio, raised, weights)
+            applied -= sink * (dots(weights, lifted) / total)
+            applied += direction
             bend = space.dot(applied, direction, lifted)
             # A finished column rests: past the rounding its products are noise, even negative.
             length: Single = np.divide(inner, bend, out=np.zeros_like(bend), where=bend > 1e-30)
-            move += length * direction
-            moved += length * lifted
-            residual -= length * applied
+            applied *= length
+            residual -= applied
+            move += np.multiply(direction, length, out=applied)
+            moved += lifted * length
             before = inner
         return move, moved

@@ -42,7 +42,11 @@ BRANCH_BYTES: Final = 2**26
 few times as much is in use while they are joined."""
 
 _TOO_LARGE: Final = "The model's logits are not finite under steering. Use smaller --alphas."
-_FAULTS: Final = (InterpError, RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
+# What a model raises that is built otherwise than the fast path takes it to be.
+_FAULTS: Final = (
+    *(InterpError, RuntimeError, ValueError, TypeError, LookupError, AttributeError),
+    AssertionError,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import peft
 import pytest
 import torch
 from attaching import save_adapter
@@ -89,10 +90,7 @@ def test_tensors_that_match_nothing_are_an_error_that_names_them(
     )
     backend = tiny_backend("llama")
     before = backend.logits(SEQUENCES, IDS)
-    with (
-        pytest.warns(UserWarning, match="missing adapter keys"),
-        pytest.raises(ModelError, match=r"12 of its tensors match no module.*_orig_mod"),
-    ):
+    with pytest.raises(ModelError, match=r"12 of its tensors match no module.*_orig_mod"):
         adapted(backend, tmp_path / "a").__enter__()
     assert torch.equal(backend.logits(SEQUENCES, IDS), before)
 
@@ -103,7 +101,9 @@ def test_adapters_of_another_model_and_folders_without_one_are_refused(
     save_adapter(tiny_model("llama", hidden_size=48), tmp_path / "wide")
     backend = tiny_backend("llama")
     before = backend.logits(SEQUENCES, IDS)
-    with pytest.raises(ModelError, match=r"cannot be attached to tiny-llama"):
+    with pytest.raises(
+        ModelError, match=r"cannot be attached to tiny-llama \(RuntimeError.*size mismatch for .*q_"
+    ):
         adapted(backend, tmp_path / "wide").__enter__()
     assert torch.equal(backend.logits(SEQUENCES, IDS), before)
     with pytest.raises(ModelError, match=r"no adapter_config\.json"):
@@ -122,6 +122,87 @@ def test_a_target_that_matches_no_module_is_named(
     path.write_text(json.dumps(config | {"target_modules": ["q_proj", "v_proj", "gone"]}))
     with pytest.raises(ModelError, match=r"no module for 'gone' among its targets"):
         adapted(backend, tmp_path / "a").__enter__()
+    assert torch.equal(backend.logits(SEQUENCES, IDS), before)
+
+
+def test_only_what_is_wrong_with_the_tensors_is_said(
+    tmp_path: Path, tiny_model: Callable[..., Any], tiny_backend: Callable[..., HFBackend]
+) -> None:
+    # Warnings are errors here: PEFT's own, which lists all tensors, must not come through.
+    for layers, said, unsaid in (
+        (2, "4 that the model expects are not in the file", "match no module"),
+        (4, "4 of its tensors match no module", "not in the file"),
+    ):
+        save_adapter(tiny_model("llama", num_hidden_layers=layers), tmp_path / str(layers))
+        with pytest.raises(ModelError, match=said) as refused:
+            adapted(tiny_backend("llama"), tmp_path / str(layers)).__enter__()
+        assert unsaid not in str(refused.value)
+
+
+VIRTUAL = {"task_type": "CAUSAL_LM", "num_virtual_tokens": 3}
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (lambda: peft.PromptTuningConfig(**VIRTUAL), "PROMPT_TUNING.*virtual tokens"),
+        (lambda: peft.PrefixTuningConfig(**VIRTUAL), "PREFIX_TUNING.*virtual tokens"),
+        (lambda: peft.PromptEncoderConfig(**VIRTUAL), "P_TUNING.*virtual tokens"),
+        (
+            lambda: peft.LoraConfig(
+                task_type="CAUSAL_LM", target_modules=["q_proj"], alora_invocation_tokens=[7, 9]
+            ),
+            "LORA.*invocation tokens",
+        ),
+        (
+            lambda: peft.PolyConfig(task_type="CAUSAL_LM", target_modules=["q_proj"]),
+            "POLY.*task_ids",
+        ),
+    ],
+    ids=["prompt", "prefix", "p", "alora", "poly"],
+)
+def test_adapters_that_the_wrapper_puts_in_are_refused_before_anything_is_written(
+    tmp_path: Path,
+    model_folder: Path,
+    tiny_model: Callable[..., Any],
+    tiny_backend: Callable[..., HFBackend],
+    config: Callable[[], Any],
+    words: str,
+) -> None:
+    """The model inside PEFT's wrapper is the base there: its activations would be the base's."""
+    peft.get_peft_model(tiny_model("llama"), config()).save_pretrained(tmp_path / "a")
+    backend = tiny_backend("llama")
+    before = backend.logits(SEQUENCES, IDS)
+    with pytest.raises(ModelError, match=words):
+        adapted(backend, tmp_path / "a").__enter__()
+    assert torch.equal(backend.logits(SEQUENCES, IDS), before)
+    out = tmp_path / "c.h5"
+    model = ["--model", str(model_folder), "--device", "cpu", "--adapter", str(tmp_path / "a")]
+    run = CliRunner().invoke(app, ["extract", *model, "--source", "facts", "--out", str(out)])
+    assert (run.exit_code, "Traceback" in run.output) == (2, False)
+    assert not list(tmp_path.glob("c.h5*"))
+
+
+def test_an_adapter_of_a_kind_without_unload_is_taken_off(
+    tmp_path: Path, tiny_model: Callable[..., Any], tiny_backend: Callable[..., HFBackend]
+) -> None:
+    config = peft.AdaptionPromptConfig(
+        adapter_layers=2, adapter_len=3, target_modules="self_attn", task_type="CAUSAL_LM"
+    )
+    wrapped = peft.get_peft_model(tiny_model("llama"), config).eval()
+    with torch.no_grad():
+        for parameter in wrapped.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.5)
+    wrapped.save_pretrained(tmp_path / "a")
+    with torch.inference_mode():
+        expected = wrapped(torch.tensor([SEQUENCES[0]])).logits[0, -1, :40]
+    backend = tiny_backend("llama")
+    before = backend.logits(SEQUENCES, IDS)
+    with adapted(backend, tmp_path / "a") as changed:
+        got = changed.logits(SEQUENCES[:1], IDS)[0]
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(got, before[0], atol=1e-3)
     assert torch.equal(backend.logits(SEQUENCES, IDS), before)
 
 

@@ -58,8 +58,6 @@ def test_captures_equal_the_loop_over_blocks(
     library: Library,
     build: Build,
 ) -> None:
-    if library == "transformer_lens" and attn == "sdpa":
-        pytest.skip("TransformerLens runs eager attention")
     reference = tiny_model(family, attn="eager")
     backend = build(family, padding=padding, attn=attn)
     hooks = count_hooks(backend.model)

@@ -154,4 +154,6 @@ def test_the_self_check_is_explained_in_the_models_number_type() -> None:
     # The same number is ordinary noise in bfloat16, and said to be.
     noise = self_check_sentence(1.5e-2, "bfloat16")
     assert "moves activations by 1 to 2%" in noise
+    assert "by some tenths of a percent" in self_check_sentence(3e-3, "float16")
+    assert self_check_sentence(0, "float32").endswith("are the same, bit for bit")
     assert self_check_sentence(0.2, "bfloat16").startswith("WARNING")

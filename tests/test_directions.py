@@ -144,7 +144,8 @@ def test_erasure_is_the_theorems_projection_and_the_smallest_edit() -> None:
 
 def test_erasure_is_the_one_of_concept_erasure() -> None:
     reference = pytest.importorskip("concept_erasure", reason="concept-erasure is not installed")
-    torch = pytest.importorskip("torch")
+    import torch
+
     rows, labels, _ = correlated(400, 12)
     x, z = torch.from_numpy(rows).double(), torch.from_numpy(labels).long()
     fitted = reference.LeaceEraser.fit(x, z, shrinkage=False, constrain_cov_trace=False)

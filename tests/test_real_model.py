@@ -40,6 +40,16 @@ def test_weights_are_dequantised_in_full(backend: HFBackend) -> None:
         np.testing.assert_array_equal(weight.detach().numpy(), expected)
 
 
+def test_transformers_is_told_to_dequantise(capfd: pytest.CaptureFixture[str]) -> None:
+    """Else it would keep some families packed where kernels are installed, in another attention."""
+    loaded = load_backend(ModelSpec.parse("smollm2", device="cpu", dtype="bfloat16"))
+    said = capfd.readouterr()
+    assert loaded.fingerprint()["quantization"] is None
+    assert loaded.model.model.layers[7].mlp.down_proj.weight.dtype == torch.bfloat16
+    assert type(loaded.model.model.layers[7].mlp.down_proj) is torch.nn.Linear
+    assert (said.out, said.err) == ("", "")
+
+
 @torch.inference_mode()
 def test_captures_equal_what_transformers_reports(backend: HFBackend) -> None:
     items = load_items(open_source("facts:elements"), n=3)

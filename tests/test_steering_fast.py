@@ -251,6 +251,40 @@ def test_a_model_that_does_not_allow_it_is_run_plainly(
     assert found.settings["fast_path"]["max_relative"] > 1e-4
 
 
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (None, "LlamaAttention adds position biases"),
+        (AttributeError("no such part"), "no such part"),
+        (KeyError("masks"), "masks"),
+        (AssertionError(), "AssertionError"),
+        (NotImplementedError("not there"), "not there"),
+    ],
+    ids=["position biases", "attribute", "key", "assertion", "not implemented"],
+)
+def test_a_model_that_fails_in_a_branch_is_run_plainly(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch, fault: Exception | None, said: str
+) -> None:
+    from transformers.models.llama.modeling_llama import LlamaAttention
+
+    original = LlamaAttention.forward
+
+    def failing(self: Any, *args: Any, **options: Any) -> Any:
+        if self.config._attn_implementation == "interp_branches":
+            if fault is not None:
+                raise fault
+            options["position_bias"] = torch.zeros(1, 1, 1, 1)
+        return original(self, *args, **options)
+
+    plain = grid(prepared, "llama", plain=True)
+    monkeypatch.setattr(LlamaAttention, "forward", failing)
+    found = grid(prepared, "llama")
+    assert not found.settings["fast_path"]["used"]
+    assert "the model does not allow it" in found.settings["fast_path"]["off"]
+    assert said in found.settings["fast_path"]["off"]
+    assert np.array_equal(found.logits, plain.logits)
+
+
 @pytest.mark.parametrize("name", ["DeepSeek-V3", "GPT-BigCode", "BLOOM"])
 def test_families_that_cannot_are_known_or_fail_loudly(name: str) -> None:
     backend = HFBackend(build(name), None, model_id=name)

@@ -216,6 +216,8 @@ def idle_targets(config: AdapterConfig, modules: Iterable[str]) -> list[str]:
     """Targets and layers without a module, other than those that the config itself excludes."""
     raw = config.raw
     targets, modules = raw.get("target_modules"), list(modules)
+    if config.method == "ADAPTION_PROMPT" and isinstance(targets, str):
+        targets = [targets]  # the end of a name there, no pattern
     idle: list[str] = []
     if isinstance(targets, str) and targets.lower() != _ALL_LINEAR:
         if not any(_matches(targets, module) for module in modules):
