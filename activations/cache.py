@@ -41,6 +41,10 @@ __all__ = [
 ]
 
 _OPEN_ERRORS: Final = (OSError, KeyError, RuntimeError, ValueError)
+_BUSY: Final = (
+    "Another process may be writing it: wait for it or choose another path. If this file system "
+    "has no locks, use --no-file-locking."
+)
 
 
 def _locking(wanted: bool) -> str | bool:
@@ -85,11 +89,12 @@ class ActivationCache:
         try:
             # Without HDF5's chunk cache a layer is read straight into its array: half the time.
             file = h5py.File(path, "r", locking=_locking(file_locking), rdcc_nbytes=0)
+        except BlockingIOError as error:
+            raise CacheError(f"{path} is locked. {_BUSY}") from error
         except _OPEN_ERRORS as error:
-            locked = isinstance(error, BlockingIOError)
-            raise (CacheError if locked else DamagedCacheError)(
-                f"{path} is not a readable HDF5 file ({error}). It may be truncated, or being "
-                f"written to; expected an activation cache made by `interp extract`."
+            raise DamagedCacheError(
+                f"{path} is not a readable HDF5 file ({error}). It may be truncated; expected an "
+                f"activation cache made by `interp extract`."
             ) from error
         try:
             if file.attrs.get("format") != FORMAT:
@@ -286,11 +291,7 @@ class CacheWriter:
         try:
             file = h5py.File(partial, "r+", locking=_locking(file_locking))
         except OSError as error:
-            raise CacheError(
-                f"{partial} cannot be opened for writing ({error}). Another process may be "
-                f"extracting to it; wait for it or choose another --out. If this file system has "
-                f"no locks, use --no-file-locking."
-            ) from error
+            raise CacheError(f"{partial} cannot be written to ({error}). {_BUSY}") from error
         try:
             yield cls(path, file)
         finally:

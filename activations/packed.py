@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from activations.attention import attend_causally, attend_to_all
 from activations.backend import Capture, Edit, SharedPrefix
 from activations.branches import head_rows
 from activations.captures import record, relative
@@ -110,38 +111,33 @@ class _Pass:
         """
         self.calls += 1
         groups, n_tokens, width = key.shape[1:]
+        scaling = width**-0.5 if scaling is None else scaling
         # Heads that share a key are rows of one product; keys are lent to them, not repeated.
         queries = query.view(groups, -1, n_tokens, width)
         each = queries.shape[1]
-        keys, values = (part[0, :, None].expand(-1, each, -1, -1) for part in (key, value))
-        parts, start = [], 0
+        result = query.new_empty(1, n_tokens, groups * each, width)
+        output = result.view(n_tokens, groups, each, width).permute(1, 2, 0, 3)
+        wide = torch.promote_types(query.dtype, torch.float32)
+        size = query.new_empty(groups, each, n_tokens, dtype=wide)
+        start = 0
         for length in self.lengths:
             own = slice(start, start + length)
-            query, key, value = (part[:, :, own] for part in (queries, keys, values))
-            parts.append(_attention(query, key, value, scaling, causal=True))
+            attend_causally(
+                *(queries[:, :, own], key[0, :, own], value[0, :, own], scaling),
+                *(output[:, :, own], size[:, :, own]),
+            )
             start += length
-        output, size = (torch.cat(part, dim=2) for part in zip(*parts, strict=True))
         if self.kept:
-            key, value = self.kept
-            if key.shape[1::2] != (groups, width) or value.shape[1::2] != (groups, width):
+            kept_key, kept_value = self.kept
+            shape = (groups, width)
+            if kept_key.shape[1::2] != shape or kept_value.shape[1::2] != shape:
                 raise UnpackableError("it keeps other things than keys and values of every head")
-            flat = queries.reshape(1, groups, each * n_tokens, width)
-            before, before_size = _attention(flat, key, value, scaling, causal=False)
+            before, before_size = attend_to_all(queries, kept_key[0], kept_value[0], scaling)
             # Of e^a / (e^a + e^b) and the rest, where a and b are the logarithms of the sums that
             # the two softmaxes divide by.
-            share = torch.sigmoid(before_size.view(size.shape) - size)[..., None]
-            output = torch.lerp(output, before.view(output.shape), share.to(output.dtype))
-        return output.flatten(0, 1).transpose(0, 1)[None]
-
-
-def _attention(
-    query: Tensor, key: Tensor, value: Tensor, scaling: float | None, *, causal: bool
-) -> tuple[Tensor, Tensor]:
-    """Attention (batch, heads, rows, width) and the logarithm of each row's sum of exponentials."""
-    output, size = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, 0.0, causal, scale=scaling
-    )
-    return output, size
+            share = torch.sigmoid(before_size - size)[..., None]
+            output.lerp_(before, share.to(output.dtype))
+        return result
 
 
 _passes: list[_Pass] = []
@@ -196,7 +192,9 @@ def in_rows(edit: Edit, packed: Sequence[Tensor]) -> Edit:
 
 
 @contextmanager
-def _packing(backend: HFBackend, batch: PaddedBatch) -> Iterator[_Pass]:
+def _packing(
+    backend: HFBackend, batch: PaddedBatch, prefix: SharedPrefix | None
+) -> Iterator[_Pass]:
     """Within the context, the model's attention is that of packed sequences."""
     AttentionInterface.register(_NAME, _attend)
     AttentionMaskInterface.register(_NAME, _no_mask)
@@ -206,7 +204,9 @@ def _packing(backend: HFBackend, batch: PaddedBatch) -> Iterator[_Pass]:
     backend.packed.append(batch.is_token)
     config._attn_implementation = _NAME
     try:
-        with through_onednn(backend.blocks):
+        # What goes on after a prefix rounds as the prefix's own pass did. oneDNN rounds more, and
+        # the numbers of a shared pass should be those of a plain one.
+        with through_onednn(backend.blocks) if prefix is None else nullcontext():
             yield _passes[-1]
     finally:
         config._attn_implementation = implementation
@@ -242,7 +242,7 @@ def capture_packed(
     ends = batch.lengths.cumsum(0) - 1
 
     def run() -> Tensor:
-        with head_rows(backend.model, logit_ids) as few, _packing(backend, batch) as own:
+        with head_rows(backend.model, logit_ids) as few, _packing(backend, batch, prefix) as own:
             if prefix is not None:
                 state[backend._cache_name] = _lent(prefix.state, own)
             output = backend._forward(

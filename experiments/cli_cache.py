@@ -9,7 +9,6 @@ import typer
 
 from experiments.options import (
     CacheArgument,
-    FoldsOption,
     GroupOption,
     JsonOption,
     SeedOption,
@@ -107,7 +106,9 @@ def drift(
     a: Annotated[Path, typer.Argument(metavar="A.h5", help="Cache of the reference model.")],
     b: Annotated[Path, typer.Argument(metavar="B.h5", help="Cache of the same items.")],
     C: Annotated[float, typer.Option("--C", help="Inverse L2 strength of the probes.")] = 0.01,
-    folds: FoldsOption = 5,
+    folds: Annotated[
+        int, typer.Option("--folds", help="Of the probes, at least 3; 0 leaves the probes out.")
+    ] = 5,
     seed: SeedOption = 0,
     group: GroupOption = "group",
     json: JsonOption = False,
@@ -121,9 +122,13 @@ def drift(
     from activations.cache import ActivationCache
     from experiments.console import note, print_json, print_table
     from experiments.drift import layer_drift
+    from interp.errors import ProbeError
 
     with ActivationCache.open(a) as first, ActivationCache.open(b) as second:
-        rows = layer_drift(first, second, C=C, n_folds=folds, seed=seed, grouping=group)
+        try:
+            rows = layer_drift(first, second, C=C, n_folds=folds or None, seed=seed, grouping=group)
+        except ProbeError as error:
+            raise ProbeError(f"{error} --folds 0 compares the streams alone.") from error
     if group == "none":
         note("GROUPS ARE IGNORED: items of one group stand on both sides of a split; numbers leak.")
     if json:

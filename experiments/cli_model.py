@@ -128,7 +128,10 @@ def extract(
     on_ray = workers if engine == "ray" else None
     if several:
         paths = _extract_each(job, adapters, found, out, opened.name, on_ray)
-        rows = describe_caches(paths, [None, *adapters])
+        rows = describe_caches(paths, [None, *adapters], file_locking=file_locking)
+        worst = max(rows, key=lambda row: row.self_check_max_relative)
+        said = self_check_sentence(worst.self_check_max_relative, dtype, store)
+        note(f"{worst.file}: {said}")
         if json:
             print_json([asdict(row) for row in rows])
         else:
@@ -155,7 +158,8 @@ def extract(
             )
         )
     if json:
-        print_json([asdict(row) for row in describe_caches([out], [job.adapter])])
+        described = describe_caches([out], [job.adapter], file_locking=file_locking)
+        print_json([asdict(row) for row in described])
 
 
 def _adapters(paths: Sequence[Path], *, checkpoints: bool) -> list[Path]:
@@ -198,7 +202,7 @@ def _extract_each(
     paths = cache_paths(out, adapters)
     note(
         f"Loading {spec.model_id} ({spec.dtype}); {len(items)} items of {source_name}; the base "
-        f"and {len(adapters)} adapters give {len(paths)} files in {out}"
+        f"and its adapters give {len(paths)} files in {out}"
     )
 
     @contextmanager

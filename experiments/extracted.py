@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from activations import ActivationCache
 from activations.manifests import self_check_fault
@@ -12,6 +13,9 @@ from experiments.console import print_table, say
 from experiments.drift import layer_drift
 
 __all__ = ["Extracted", "describe_caches", "print_extracted"]
+
+_NEAR: Final = 10
+"""A change up to so many times the rounding is reported beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +47,20 @@ class Extracted:
 
 
 def describe_caches(
-    paths: Sequence[Path], adapters: Sequence[Path | None]
+    paths: Sequence[Path], adapters: Sequence[Path | None], *, file_locking: bool = True
 ) -> tuple[Extracted, ...]:
     """Describe the caches of an extraction; the first is the reference of the others.
 
     Args:
         paths: of finished caches of the same items.
         adapters: what was attached to each; None for the base.
+        file_locking: False for a file system on which locks fail or hang.
     """
-    with ActivationCache.open(paths[0]) as base:
+    with ActivationCache.open(paths[0], file_locking=file_locking) as base:
         first = _described(base, adapters[0], None)
         others = []
         for path, adapter in zip(paths[1:], adapters[1:], strict=True):
-            with ActivationCache.open(path) as cache:
+            with ActivationCache.open(path, file_locking=file_locking) as cache:
                 others.append(_described(cache, adapter, base))
     return (first, *others)
 
@@ -91,6 +96,8 @@ def _verdict(change: float, layer: int | None, rounding: float) -> str:
     size = f"it moves the residual streams by at most {change:.2g} (layer {layer}, mean over items)"
     if change <= rounding:
         return f"{size}, no more than rounding does (self-check: {rounding:.2g})."
+    if change <= _NEAR * rounding:
+        return f"{size}, where rounding alone does up to {rounding:.2g} (self-check)."
     return f"{size}."
 
 

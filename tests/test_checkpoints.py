@@ -94,6 +94,32 @@ def test_the_files_are_those_of_single_runs(tmp_path: Path, model_folder: Path, 
     assert table.count("it moves the residual streams by at most") == 2
 
 
+def test_a_change_is_reported_beside_rounding_where_it_is_near(
+    tmp_path: Path, model_folder: Path, run: Path
+) -> None:
+    base = ["extract", "--model", model_folder, "--source", "facts", "--n", 8, "--device", "cpu"]
+    base += ["--adapter", run, "--checkpoints", "--out", tmp_path / "out", "--json"]
+    change = json.loads(ok(*base).stdout)[2]["largest_change"]
+    for factor, words in (
+        (0.05, None),
+        (0.2, "where rounding alone does up to"),
+        (2, "no more than rounding does"),
+    ):
+        # A finished file is taken as it is.
+        with h5py.File(tmp_path / "out" / "base.h5", "r+") as file:
+            file.attrs["self_check_max_relative"] = factor * change
+        result = ok(*base)
+        rows = json.loads(result.stdout)
+        # The worst self-check is explained, as that of a single run is.
+        assert "base.h5: WARNING: the self-check is" in result.stderr.replace("\n", " ")
+        assert rows[2]["largest_change"] == change
+        assert words is None or words in rows[2]["verdict"]
+        assert ("rounding" in rows[2]["verdict"]) == (words is not None)
+        # Said where it is so, and more than float32 may have.
+        assert "beyond what rounding explains" in rows[0]["self_check_fault"]
+        assert rows[2]["self_check_fault"] is None
+
+
 def test_several_adapters_are_given_one_by_one_in_any_library(
     tmp_path: Path, model_folder: Path, run: Path
 ) -> None:

@@ -185,7 +185,8 @@ def test_there_is_one_writer_unless_locks_are_turned_off(
         )
     said = child.stdout.decode().splitlines()
     assert len(said) == 2, child.stderr
-    assert "being written to" in said[0]
+    assert "is locked. Another process may be writing it" in said[0]
+    assert "truncated" not in said[0]
     assert said[1] == "opened"
 
 

@@ -282,6 +282,14 @@ def test_the_commands(tmp_path: Path, shards: list[Path]) -> None:
     assert [row["layer"] for row in rows] == [0, 1, 2]
     run = runner.invoke(app, ["drift", str(merged), str(merged)])
     assert "probe transfer" in run.stdout
+    # Seven items are too few for folds; the streams can be compared all the same.
+    few = ["drift", str(shards[0]), str(shards[0]), "--json"]
+    run = runner.invoke(app, few)
+    assert (run.exit_code, run.stdout) == (2, "")
+    assert "--folds 0 compares the streams alone" in run.stderr
+    run = runner.invoke(app, [*few, "--folds", "0"])
+    assert [row["probe_transfer"] for row in json.loads(run.stdout)] == [None] * 3
+    assert [row["relative_change"] for row in json.loads(run.stdout)] == [0.0] * 3
     out = tmp_path / "x.npz"
     run = runner.invoke(app, ["cache", "export", str(merged), "--out", str(out)])
     assert run.exit_code == 0, run.output
