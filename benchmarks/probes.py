@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/probes.py [CACHE.h5] [--layer 15] [--stack 1] [--parts …]
     OMP_NUM_THREADS=1 python benchmarks/probes.py --parts large [--spectrum flat]
-    OMP_NUM_THREADS=1 python benchmarks/probes.py --parts large CACHE.h5 --stack 7
-    OMP_NUM_THREADS=1 python benchmarks/probes.py --parts tolerance CACHE.h5
+    OMP_NUM_THREADS=1 python benchmarks/probes.py CACHE.h5 --parts large --stack 7
+    OMP_NUM_THREADS=1 python benchmarks/probes.py CACHE.h5 --parts tolerance
 
 With a cache, the items of one layer (with --stack K, K layers side by side, for a larger d);
 otherwise 408 synthetic items in 102 groups whose spectrum decays as in residual streams. Both sides

@@ -26,6 +26,9 @@ _HALVINGS: Final = 12
 _FARTHEST: Final = 700.0
 """Decisions beyond this are taken as this, where exp would overflow."""
 
+_NEAR: Final = 1e-2
+"""Relative gradient from which on every step starts from exact decisions."""
+
 _SLACK: Final = 1e-6
 """Relative rounding of objectives whose decisions come from float32 steps."""
 
@@ -84,7 +87,7 @@ def solve_columns(
         if solved is None:
             return None
         worst = max(worst, run.worst)
-        points = [*points[-1:], (c, solved)]
+        points = [*(point for point in points[-2:] if point[0] < c), (c, solved)]
         coefficients[:, index], intercepts[index] = solved.coefficients, solved.intercept
         values[:, index] = solved.values + solved.intercept
     return Solutions(coefficients, intercepts, values, worst)
@@ -187,7 +190,7 @@ class _Run:
                 length = np.where(worse, np.multiply(length, 0.5), length)
             else:
                 return None
-            here, exact = there, bool(relative.max() <= space.near)
+            here, exact = there, bool(relative.max() <= _NEAR)
             if exact:
                 # What float32 has summed up would hide what is left to gain.
                 here, value, residual = _exactly(space, here, c)
@@ -216,21 +219,24 @@ def _evaluate(space: Space, at: _Point, c: float) -> tuple[Double, Double]:
 
 
 def _start(space: Space, points: list[tuple[float, _Point]], c: float) -> _Point:
-    """For each column the best of the last solution and lines from the ones before it."""
+    """For each column the best of the last solution and curves in log C from those before it."""
     before, last = points[-1]
     if not before:
         return last
-    ratio = c / before
-    nothing = _Point(0 * last.coefficients, 0 * last.values, 0 * last.intercept)
-    grown = _Point(last.coefficients, last.values, nothing.intercept)
-    starts = [last, *(last.towards(grown, r - 1) for r in (ratio, ratio**0.5))]
-    earlier, first = points[0]
-    if earlier:
-        line = last.towards(first, -1)
-        t = float(np.log(ratio) / np.log(before / earlier))
-        starts += [last.towards(line, r) for r in (t, t / 2)]
+    known = [(float(np.log(at / c)), point) for at, point in points if at]
+    starts = [last]
+    if len(known) == 1:
+        grown = _Point(last.coefficients, last.values, 0 * last.intercept)
+        starts += [last.towards(grown, (c / before) ** power - 1) for power in (1, 0.5)]
+    # A line, and a parabola.
+    for begin in range(len(known) - 2, -1, -1):
+        nodes, start = known[begin:], last
+        for x, point in nodes[:-1]:
+            share = np.prod([other / (other - x) for other, _ in nodes if other != x])
+            start = start.towards(point.towards(last, -1), float(share))
+        starts.append(start)
     best = np.stack([_evaluate(space, start, c)[0] for start in starts]).argmin(axis=0)
-    chosen = nothing
+    chosen = _Point(0 * last.coefficients, 0 * last.values, 0 * last.intercept)
     for index, start in enumerate(starts):
         columns = np.flatnonzero(best == index)
         chosen.put(columns, start.take(best == index))

@@ -17,7 +17,7 @@ _CANCELLED = 1e-6
 _FAR = 30
 """Deviations from its mean at which a set loses too many digits of float32."""
 
-BLOCK: Final = 2**15
+BLOCK: Final = 2**17
 """Elements of a block: what stays in a cache as float64."""
 
 

@@ -53,12 +53,10 @@ class Space(Protocol):
     Attributes:
         against: (n, columns): −1 True, 1 False, 0 outside the training set of the column.
         n_coefficients: of a column.
-        near: relative gradient from which on every step starts from exact decisions.
         radius: largest norm of an item.
     """
 
     against: Double
-    near: float
     n_coefficients: int
     radius: float
 
@@ -134,9 +132,6 @@ class SetsSpace:
     set's own scale costs as much as some steps on all sets. For one strength that is not large a
     matrix for the common scale gives factors that are near enough, and products are with the items.
     """
-
-    # Exact decisions cost more than steps.
-    near = 1e-3
 
     def __init__(
         self, common: Common, training: NDArray[np.bool_], labels: NDArray[np.bool_], *, own: bool
@@ -222,7 +217,6 @@ class SetsSpace:
 class RowSpace:
     """Coefficients are weights of the items of one training set."""
 
-    near = 1e-2
     loosest = 0.1
 
     def __init__(self, common: Common, training: NDArray[np.bool_], labels: NDArray[np.bool_]):
@@ -302,7 +296,6 @@ class RowSpace:
 class FeatureSpace:
     """Coefficients are weights of the features."""
 
-    near = 1e-2
     # Without a preconditioner, all that a step needs of the first ones is the way down.
     loosest = 0.5
 

@@ -17,7 +17,7 @@ from probes.spaces import CG_STEPS, ConjugateSpace, Inverse, SetsSpace
 
 __all__ = ["Conjugate", "Direct", "Point", "Steps"]
 
-_SLOW: Final = 0.25
+_SLOW: Final = 0.2
 """A factor is computed anew where the gradient fell by less than this."""
 
 
@@ -80,7 +80,15 @@ class Direct:
                 self.factors[column] = factor
             move[rows, column] += factor.solve(at.lifted[rows, column], at.slope_b[column])
         self.before = at.relative
-        return move, self.space.lift(move)
+        moved = self.space.lift(move)
+        # An old factor, or one of the common scale, misjudges how far to go.
+        weights = at.weights.astype(np.float32)
+        total: Single = np.maximum(sums(weights), np.float32(1e-30))
+        mean = dots(weights, moved) / total
+        down = mean * at.slope_b.astype(np.float32) - dots(at.slope.astype(np.float32), moved)
+        bend = dots(move, moved) + dots(weights, np.square(moved - mean))
+        length = np.divide(down, bend, out=np.ones_like(bend), where=(down > 0) & (bend > 0))
+        return move * length, moved * length
 
 
 class _Factor:

@@ -10,6 +10,7 @@ from sklearn.preprocessing import StandardScaler
 from interp.errors import ProbeError
 from probes import fit_probe
 from probes.batched import Decisions, Split, decide_held_out
+from probes.products import Items
 from probes.spaces import SetsSpace
 
 STRENGTHS = (0.001, 0.01, 1.0, 100.0)
@@ -196,6 +197,25 @@ def test_bad_strengths_and_one_class_are_refused(strength: float) -> None:
         decide(x, x, labels, (strength,))
     with pytest.raises(ProbeError, match="one class only"):
         decide(x, x, np.ones((4, 1), dtype=bool), (1.0,))
+
+
+@pytest.mark.parametrize("columns", [1, 5, 20])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_products_in_parts_are_products(columns: int, kind: type) -> None:
+    rng = np.random.default_rng(8)
+    # Large enough for several parts of a few rows.
+    z = rng.normal(size=(700, 900)).astype(np.float32)
+    w, r = (rng.normal(size=(size, columns)).astype(kind) for size in (900, 700))
+    items, exact = Items(z), z.astype(np.float64)
+    near = {"rtol": 0, "atol": 1e-9 if kind == np.float64 else 1e-3}
+    assert items.times(w).dtype == items.pulled(r).dtype == kind
+    np.testing.assert_allclose(items.times(w), exact @ w, **near)
+    np.testing.assert_allclose(items.pulled(r), exact.T @ r, **near)
+    if kind == np.float32:
+        lifted, pulled = items.around(w, r)
+        np.testing.assert_allclose(lifted, exact @ w, **near)
+        np.testing.assert_allclose(pulled, exact.T @ (r * (exact @ w)), rtol=0, atol=0.05)
+        assert np.abs(pulled).max() > 100
 
 
 def test_the_activations_are_left_as_they_are() -> None:
