@@ -48,7 +48,7 @@ _ONE_THREAD: Final = 2**22
 """Threads cost more than they bring on items of so few elements."""
 
 _KEPT: Final = 2**25 - 2**16
-"""Bytes: just below 32 MiB, the largest block of which an allocator takes notice."""
+"""Bytes: just below 32 MiB, the largest block of which glibc takes notice."""
 
 _TOGETHER: Final = 2**26
 """Elements of the matrices of training sets that are solved together."""
