@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from activations.adapter import adapted, adapter_sha256, require_in_place
+from activations.cache import ActivationCache
 from activations.cluster import Job, extract_job, extract_on_ray
 from activations.digests import parameters_sha256
 from activations.hf import HFBackend
@@ -99,13 +100,16 @@ def extract_each(
 
     Raises:
         AdapterError: as `cache_paths`.
-        CacheError: a file belongs to another extraction, or `folder` is one.
+        CacheError: a file belongs to another extraction or is no cache, or `folder` is one.
         ModelError: the model cannot be loaded, or an adapter does not fit it. Caches that were
             finished before stay.
     """
     paths = cache_paths(folder, adapters)
     for checked in adapters:
         adapter_sha256(checked)  # its files are there
+    for path in paths:
+        if path.exists():
+            ActivationCache.open(path, file_locking=job.file_locking).close()
     models = list(zip([None, *adapters], paths, strict=True))
     if workers is not None:
         for adapter, path in models:
@@ -118,6 +122,7 @@ def extract_each(
     for adapter, path in models:
         with base.model(adapter) as backend, watch(path, backend) as progress:
             _one_here(job, backend, items, path, progress)
+        del backend  # not held while the base is loaded again
     return paths
 
 

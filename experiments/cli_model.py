@@ -168,6 +168,7 @@ def _adapters(paths: Sequence[Path], *, checkpoints: bool) -> list[Path]:
     Raises:
         AdapterError: a path holds none, or several without --checkpoints.
     """
+    from interp.adapters.locate import checkpoints as list_checkpoints
     from interp.adapters.locate import find_adapters, find_runs
 
     if not checkpoints:
@@ -184,7 +185,17 @@ def _adapters(paths: Sequence[Path], *, checkpoints: bool) -> list[Path]:
             "--checkpoints needs the run's folder. Give it as --adapter, for example --adapter "
             "runs/grpo."
         )
-    return [each.path for path in paths for run in find_runs(path) for each in find_adapters(run)]
+    adapters: list[Path] = []
+    for run in [run for path in paths for run in find_runs(path)]:
+        own = [each.path for each in find_adapters(run)]
+        for _, step in list_checkpoints(run) if run.is_dir() else ():
+            if not any(path.is_relative_to(step) for path in own):
+                raise AdapterError(
+                    f"{step} holds no adapter, so it cannot be run with the others. Remove it, or "
+                    f"give the adapters one by one; a full model is run by itself, as --model."
+                )
+        adapters += own
+    return adapters
 
 
 def _extract_each(

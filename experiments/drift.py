@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from activations import ActivationCache
+from activations.layout import ROWS_PER_CHUNK
 from interp.errors import CacheError
 from interp.vocabulary import Grouping
 from probes.solver import fit_probe
@@ -66,19 +67,27 @@ def layer_drift(
         folds = make_folds(
             labels.astype(bool), a.group_id, n_folds=n_folds, seed=seed, grouping=grouping
         )
-    rows = []
+    totals = np.zeros((2, a.n_layers))
+    # A few rows at a time: how much memory this takes does not depend on the number of items.
+    for start in range(0, a.n_items, ROWS_PER_CHUNK):
+        rows = slice(start, start + ROWS_PER_CHUNK)
+        blocks = a.array("resid_post", rows), b.array("resid_post", rows)
+        for layer in range(a.n_layers):
+            first, second = (block[:, layer].astype(np.float64) for block in blocks)
+            norm, other = np.linalg.norm(first, axis=1), np.linalg.norm(second, axis=1)
+            cosine = np.einsum("nd,nd->n", first, second) / (norm * other)
+            # Rounding may leave the interval that a cosine lives in.
+            totals[0, layer] += np.clip(cosine, -1, 1).sum()
+            totals[1, layer] += (np.linalg.norm(second - first, axis=1) / norm).sum()
+    cosines, changes = (totals / a.n_items).tolist()
+    found = []
     for layer in range(a.n_layers):
-        first, second = a.resid_post(layer), b.resid_post(layer)
-        norm, other = np.linalg.norm(first, axis=1), np.linalg.norm(second, axis=1)
-        dot = np.einsum("nd,nd->n", first.astype(np.float64), second.astype(np.float64))
-        change = np.linalg.norm(second - first, axis=1) / norm
         transfer = None
         if folds is not None:
-            transfer = _transfer(first, second, labels.astype(bool), folds, C)
-        # Rounding may leave the interval that a cosine lives in.
-        cosine = float(np.clip(dot / (norm * other), -1, 1).mean())
-        rows.append(DriftRow(layer, cosine, float(change.mean()), transfer))
-    return tuple(rows)
+            pair = a.resid_post(layer), b.resid_post(layer)
+            transfer = _transfer(*pair, labels.astype(bool), folds, C)
+        found.append(DriftRow(layer, cosines[layer], changes[layer], transfer))
+    return tuple(found)
 
 
 def _transfer(

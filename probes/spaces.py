@@ -155,7 +155,9 @@ class SetsSpace:
         self.radius = float(np.sqrt(np.einsum("ij,ij->i", z, z).max())) * widest
         self.common: Single | None = None
         self.kernels: list[Single] = []
-        if own or len(self.rows) == 1 or widest > _WIDEST:
+        # Where sets are small shares of the items, the common matrix is the larger one.
+        apart = sum(len(rows) ** 2 for rows in self.rows) < len(z) ** 2
+        if own or apart or widest > _WIDEST:
             for rows, scale in zip(self.rows, common.scale.T, strict=True):
                 scaled = z[rows]
                 scaled *= scale

@@ -1,6 +1,9 @@
 """Base and checkpoints in one run: the files of single runs, row by row the same items."""
 
+import gc
 import json
+import shutil
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -149,7 +152,7 @@ def test_a_base_that_an_adapter_leaves_changed_is_loaded_again(
     job = Job(ModelSpec.parse(str(model_folder), device="cpu"), None, source)
     adapters = [run / "checkpoint-2", run / "checkpoint-10"]
     right = extract_each(job, adapters, facts, tmp_path / "right")
-    loads = []
+    loads: list[weakref.ref[Any]] = []
 
     @contextmanager
     def dirty(backend: HFBackend, path: Path) -> Iterator[HFBackend]:
@@ -159,9 +162,16 @@ def test_a_base_that_an_adapter_leaves_changed_is_loaded_again(
 
     loading = activations.checkpoints.load_backend
     monkeypatch.setattr(activations.checkpoints, "adapted", dirty)
-    monkeypatch.setattr(
-        activations.checkpoints, "load_backend", lambda spec: loads.append(spec) or loading(spec)
-    )
+
+    def load(spec: ModelSpec) -> HFBackend:
+        gc.collect()
+        # One model at a time is in memory.
+        assert not any(model() for model in loads)
+        backend = loading(spec)
+        loads.append(weakref.ref(backend.model))
+        return backend
+
+    monkeypatch.setattr(activations.checkpoints, "load_backend", load)
     got = extract_each(job, adapters, facts, tmp_path / "got")
     assert [contents(path) for path in got] == [contents(path) for path in right]
     # Once to begin with, once after the trials, once after the first adapter.
@@ -222,6 +232,18 @@ def test_what_cannot_be_run_is_refused_before_anything_is(
     ):
         assert words in refused(*base, *arguments, "--out", out), arguments
         assert not out.exists()
+    # A checkpoint without an adapter is none of the run's adapters: it is not left out in silence.
+    for fill in (lambda folder: folder.mkdir(), tiny_model("llama").save_pretrained):
+        fill(run / "checkpoint-20")
+        message = refused(*base, "--adapter", run, "--checkpoints", "--out", out)
+        assert "checkpoint-20 holds no adapter" in message
+        assert not out.exists()
+        shutil.rmtree(run / "checkpoint-20")
+    out.mkdir()
+    (out / "grpo.h5").write_text("mine")
+    message = refused(*base, "--adapter", run, "--checkpoints", "--out", out)
+    assert "grpo.h5 is not a readable HDF5 file" in message
+    assert [path.name for path in out.iterdir()] == ["grpo.h5"]
     for path in (file, tmp_path / "out.h5"):
         message = refused(*base, "--adapter", run, "--checkpoints", "--out", path)
         assert "Give a folder" in message

@@ -203,7 +203,10 @@ def test_exports_hold_the_arrays_and_the_identity(
 
 
 def test_drift_is_what_its_definition_says(
-    tmp_path: Path, tiny_backend: Callable[..., HFBackend], facts: tuple[Item, ...]
+    tmp_path: Path,
+    tiny_backend: Callable[..., HFBackend],
+    facts: tuple[Item, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trained = tiny_backend()
     with torch.no_grad():
@@ -214,6 +217,8 @@ def test_drift_is_what_its_definition_says(
         cached(tiny_backend(), facts, tmp_path / "a.h5"),
         cached(trained, facts, tmp_path / "b.h5"),
     ]
+    # Of 40 rows, so that the last part is a smaller one.
+    monkeypatch.setattr("experiments.drift.ROWS_PER_CHUNK", 16)
     with ActivationCache.open(paths[0]) as a, ActivationCache.open(paths[1]) as b:
         rows = layer_drift(a, b)
         same = layer_drift(a, a)

@@ -11,6 +11,7 @@ from interp.errors import ProbeError
 from probes import fit_probe
 from probes.batched import Decisions, Split, decide_held_out
 from probes.products import Items
+from probes.scaling import standardise_together
 from probes.spaces import SetsSpace
 
 STRENGTHS = (0.001, 0.01, 1.0, 100.0)
@@ -188,6 +189,18 @@ def test_folds_that_are_solved_together_are_each_solved_as_by_scikit_learn(
             train, known = x[split.training], labels[split.training, column]
             expected = fit_probe(train, known, C=strengths[-1]).decide(x[split.shown])
             assert np.abs(found.values[:, -1, column] - expected).max() <= 1e-4 * scale
+
+
+def test_the_matrix_that_sets_share_is_no_larger_than_theirs() -> None:
+    rng = np.random.default_rng(7)
+    x = rng.choice(np.array([-1, 1], dtype=np.float32), (200, 90))  # of one scale in every set
+    y = rng.random(200) < 0.5
+    kept = rng.random((200, 3)) < 0.3
+    # The control: sets that hold most of the items share one.
+    for training, shares in ((kept, False), (~kept, True)):
+        common = standardise_together(x, training)
+        space = SetsSpace(common, training, y[:, None], own=False)
+        assert (space.common is not None) == shares
 
 
 @pytest.mark.parametrize("strength", [0.0, -1.0, float("nan"), float("inf")])
