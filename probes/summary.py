@@ -19,6 +19,7 @@ from interp.statistics import (
     score_decisions,
     sign_flip_p,
 )
+from interp.vocabulary import GROUPS_IGNORED
 from probes.control import recurring
 from probes.intervals import score_intervals
 from probes.permutation import label_agreement, null_test
@@ -31,9 +32,6 @@ SIGNIFICANT: Final = 0.05
 
 FIGURES: Final = ("accuracy_by_layer.png", "accuracy_by_layer.pdf")
 """Drawn from a summary, into its folder: they go when it goes."""
-
-GROUPS_IGNORED: Final = "Groups ignored, p not valid"
-"""Items of one group on both sides of a split leak, and permuted items are not independent."""
 
 _UNEQUAL: Final = 0.4
 """Below this share of the rarer class, verdicts that are all one label are a matter of it."""
