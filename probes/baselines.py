@@ -28,7 +28,7 @@ _TOLERANCE: Final = 1e-12
 decisions are off by as much as their size, and another C is chosen."""
 
 _ROUNDING: Final = 1e-7
-"""Log odds below this are what is left of 0 after rounding. Fits are in float64 and converge to 1e-8
+"""Log odds below this are what rounding leaves of 0. Fits are in float64 and converge to 1e-8
 and less, and the probability of True is one half up to 3e-8 there.
 """
 
