@@ -74,7 +74,8 @@ def compare_sweeps(first: ProbeSweep, second: ProbeSweep, *, seed: int = 0) -> d
         "same_folds": bool((first.fold == second.fold[order]).all()),
         "grouping": {"first": first.grouping, "second": second.grouping},
         "verdict": f"{_ignored(first, second)}The nested accuracies {differ}: "
-        f"{100 * gap.value:+.1f} points [{low:+.1f}, {high:+.1f}], p = {p:.2g} by groups (McNemar p = {mcnemar:.2g}{caution}).",
+        f"{100 * gap.value:+.1f} points [{low:+.1f}, {high:+.1f}], p = {p:.2g} by groups "
+        f"(McNemar p = {mcnemar:.2g}{caution}).",
     }
 
 
