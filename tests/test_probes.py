@@ -235,6 +235,23 @@ def test_a_folder_never_mixes_two_sweeps(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("probes.summary.write_csv", stops)
     with pytest.raises(KeyboardInterrupt):
         write_sweep(tmp_path, second)
+    # Before the second is whole, the first stands as it was.
+    assert (read_sweep(tmp_path).fold == first.fold).all()
+    monkeypatch.undo()
+    move, moved = Path.replace, []
+
+    def moves_two(path: Path, target: Path) -> Path:
+        # Out of the folder aside; what is written inside it is moved too.
+        if target.parent == tmp_path:
+            if len(moved) == 2:
+                raise KeyboardInterrupt
+            moved.append(target.name)
+        return move(path, target)
+
+    monkeypatch.setattr(Path, "replace", moves_two)
+    with pytest.raises(KeyboardInterrupt):
+        write_sweep(tmp_path, second)
+    assert moved == ["folds.json", "layers.csv"]
     with pytest.raises(ResultError, match=r"probe\.json"):
         read_sweep(tmp_path)
     monkeypatch.undo()
