@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from figures.style import COLOURS, new_figure, save, styled
 from interp.files import read_json
+from interp.vocabulary import GROUPS_IGNORED
 
 __all__ = [
     "draw_accuracy_by_layer",
@@ -50,8 +51,10 @@ def draw_expression_gap(run: Path) -> tuple[Path, ...]:
 
 def _title(data: Mapping[str, Any]) -> str:
     manifest = data["manifest"]
+    # What must not be overlooked comes first.
+    ignored = f"{GROUPS_IGNORED}\n" if data.get("grouping") == "none" else ""
     return (
-        f"{manifest['model']['model_id']} on {manifest['source']['name']} "
+        f"{ignored}{manifest['model']['model_id']} on {manifest['source']['name']} "
         f"(n = {data['n_items']}, read at {manifest['token_rule']})"
     )
 
@@ -157,7 +160,8 @@ def draw_accuracy_by_layer(
         markersize=5,
         capsize=3,
         linestyle="none",
-        label="nested layer choice (to quote)",
+        label="nested layer choice "
+        + ("(leaks: not to quote)" if probe.get("grouping") == "none" else "(to quote)"),
     )
     for name, style, colour, accuracy, (low, high) in _own_lines(probe, readouts):
         axes.axhspan(low, high, color=colour, alpha=0.08, linewidth=0)
@@ -178,9 +182,7 @@ def draw_accuracy_by_layer(
     # Whole percents, so that no label is rounded.
     axes.yaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    # What must not be overlooked comes first.
-    ignored = "Groups ignored, p not valid\n" if probe.get("grouping") == "none" else ""
-    axes.set_title(ignored + _title(probe), fontsize=9, loc="left")
+    axes.set_title(_title(probe), fontsize=9, loc="left")
     figure.legend(loc="outside lower center", ncols=2, fontsize=8)
     return figure
 
