@@ -164,7 +164,8 @@ class Conjugate:
         residual -= at.slope
         # Near the solution a step that is solved well pays off fully; but where that takes many
         # products, the next point is the better guide.
-        share = np.clip(np.exp(-_POINT / max(self.rate, 1e-3)), at.relative**0.5, np.cbrt(at.relative))
+        share = np.exp(-_POINT / max(self.rate, 1e-3))
+        share = np.clip(share, np.sqrt(at.relative), np.cbrt(at.relative))
         share = np.clip(np.maximum(share, 0.5 * at.goal), 3e-3, space.loosest)
         share[at.goal >= 1] = 1
         target = np.square(share).astype(np.float32) * dots(residual, residual)
