@@ -15,6 +15,7 @@ import h5py
 from activations.layout import ROWS_PER_CHUNK
 from interp.errors import CacheError
 from interp.files import atomic_path
+from interp.hdf5 import new_hdf5
 from interp.vocabulary import Compression
 
 __all__ = ["load_filters", "require_compression", "write_compressed"]
@@ -60,7 +61,7 @@ def write_compressed(file: h5py.File, out: Path) -> None:
     options: dict[str, Any] = dict(
         hdf5plugin.Blosc(cname="lz4", clevel=5, shuffle=hdf5plugin.Blosc.SHUFFLE)
     )
-    with atomic_path(out) as aside, h5py.File(aside, "w") as target:
+    with atomic_path(out) as aside, new_hdf5(aside) as target:
         for name, value in file.attrs.items():
             target.attrs.create(name, value, dtype=file.attrs.get_id(name).dtype)
         for name, dataset in file.items():

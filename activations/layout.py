@@ -10,6 +10,7 @@ from typing import Any, Final
 import h5py
 import numpy as np
 
+from interp.hdf5 import new_hdf5
 from interp.items import Item, item_to_record
 from interp.vocabulary import Store
 
@@ -50,7 +51,7 @@ def create_file(
     n = len(items)
     rows = min(ROWS_PER_CHUNK, n)
     text = h5py.string_dtype("utf-8")
-    with h5py.File(path, "w") as file:
+    with new_hdf5(path) as file:
         file.attrs["format"] = FORMAT
         file.attrs["schema_version"] = SCHEMA_VERSION
         file.attrs["manifest"] = json.dumps(manifest, ensure_ascii=False, allow_nan=False)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import h5py
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from activations.cache import ActivationCache, manifest_differences
@@ -158,4 +159,7 @@ def export_cache(cache: ActivationCache, out: Path) -> None:
                 np.savez(handle, **members)
         else:
             metadata = {name: json.dumps(values) for name, values in texts.items()}
-            save_file(arrays, aside, metadata=metadata | {"manifest": manifest})
+            try:
+                save_file(arrays, aside, metadata=metadata | {"manifest": manifest})
+            except SafetensorError as error:
+                raise CacheError(f"{out} cannot be written ({error}).") from error

@@ -128,6 +128,7 @@ def _probe(folder: Path) -> ProbeOutcome:
         item_id=sweep.item_id,
         label=sweep.label,
         correct=sweep.correct_nested,
+        grouping=sweep.grouping,
     )
 
 

@@ -132,7 +132,7 @@ def drift(
     if group == "none":
         note("GROUPS ARE IGNORED: items of one group stand on both sides of a split; numbers leak.")
     if json:
-        print_json([asdict(row) for row in rows])
+        print_json([{**asdict(row), "grouping": group} for row in rows])
         return
     cells = [
         (
@@ -144,4 +144,6 @@ def drift(
         for row in rows
     ]
     columns = ("layer", "cosine", "relative change", "probe transfer")
-    print_table(f"Drift from {a} to {b}", columns, cells)
+    leaks = "GROUPS WERE IGNORED: probe transfer leaks between items of one group."
+    caption = leaks if group == "none" and folds else None
+    print_table(f"Drift from {a} to {b}", columns, cells, caption=caption)

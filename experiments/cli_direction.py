@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -92,9 +93,9 @@ def direction(
 ) -> None:
     """Write the True − False direction of a layer, and compare all kinds by their cosines.
 
-    For evaluation leave out the fold that it is applied to: --probe DIR --without-fold K. With
-    --model the table holds the detection–control angle: between what reads truth and what writes
-    the answer.
+    For evaluation leave out the fold that it is applied to: --probe DIR --without-fold K (not of a
+    probe that ignored groups). With --model the table holds the detection–control angle: between
+    what reads truth and what writes the answer.
     """
     from activations import ActivationCache
     from experiments.console import note, print_json
@@ -148,6 +149,8 @@ def direction(
                 made = fold_direction(
                     cache, each, training=training, kind=kind, shrinkage=shrinkage, seed=seed
                 )
+            if sweep is not None and sweep.grouping == "none":
+                made = replace(made, details={**made.details, "grouping": sweep.grouping})
             found.append(made)
             tables.append(
                 compared(

@@ -109,7 +109,8 @@ def steer(
 ) -> None:
     """Steer the model towards what the probe reads, with controls, and read its forced choice.
 
-    Direction, layer, sign and the quoted size of an item come from folds without its group.
+    Direction, layer, sign and the quoted size of an item come from folds without its group (after
+    interp probe --group none without the item alone, which leaks).
     """
     from activations import ActivationCache, ModelSpec
     from experiments.cli_model import running

@@ -330,6 +330,10 @@ def read_probe_of(cache: ActivationCache, folder: Path) -> ProbeSweep:
             f"{folder} was made from another cache than {cache.path}. Fields that differ (file: "
             f"the probe, run: the cache): {'; '.join(differences)}. Run `interp probe` on this one."
         )
+    if sweep.grouping == "none":
+        from experiments.console import note
+
+        note(f"GROUPS WERE IGNORED in {folder}: what is taken from its folds leaks within groups.")
     return sweep
 
 

@@ -35,7 +35,8 @@ def print_probe(summary: Mapping[str, Any]) -> None:
         ("", "accuracy", "95% interval", "AUROC", "layer"),
         [
             (
-                "nested layer choice (quote this)",
+                "nested layer choice "
+                + ("(quote this)" if summary["grouping"] == "group" else "(leaks: do not quote)"),
                 _percent(summary["accuracy_nested"]),
                 _interval(*summary["accuracy_nested_interval"]),
                 f"{scores['auroc']:.3f}",
@@ -166,6 +167,16 @@ def print_comparison(first: str, second: str, found: Mapping[str, Any]) -> None:
             )
             for name, key in ((first, "first"), (second, "second"))
         ],
-        caption=None if found["same_folds"] else "The two sweeps have different folds.",
+        caption=" ".join(
+            [
+                *(
+                    f"{name}: GROUPS WERE IGNORED, this number leaks between items of one group."
+                    for name, key in ((first, "first"), (second, "second"))
+                    if found["grouping"][key] == "none"
+                ),
+                *([] if found["same_folds"] else ["The two sweeps have different folds."]),
+            ]
+        )
+        or None,
     )
     say(found["verdict"])

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from interp.grading import Answer, bare_verdict
 from interp.items import Item
 from interp.statistics import Estimate, bootstrap_mean, out_of_fold_threshold, score_decisions
+from interp.vocabulary import GROUPS_IGNORED
 from probes import ProbeSweep
 from probes.intervals import balanced_estimates
 
@@ -84,6 +85,7 @@ def readouts_of(
     answered = np.array([entry.answered for entry in greedy])
     return {
         "n_items": sweep.n_items,
+        "grouping": sweep.grouping,
         "answer_readout": answer_readout,
         "readouts": {"probe_nested": estimate(probe, sweep.spread_nested)}
         | {name: estimate(right) for name, right in correct.items()},
@@ -105,7 +107,8 @@ def readouts_of(
             "not_represented_expressed": int((~probe & said).sum()),
             "not_represented_not_expressed": int((~probe & ~said).sum()),
         },
-        "verdict": gap_verdict({name: Estimate(**gap) for name, gap in gaps.items()}),
+        "verdict": (f"{GROUPS_IGNORED}: " if sweep.grouping == "none" else "")
+        + gap_verdict({name: Estimate(**gap) for name, gap in gaps.items()}),
         "manifest": dict(sweep.manifest),
     }
 

@@ -29,7 +29,14 @@ _ENDINGS: Final = (".npz", ".safetensors", ".gguf")
 
 def signed_items(sweep: ProbeSweep, inner: NDArray[np.float64] | None = None) -> SignedItems:
     """What steering needs of a probe sweep."""
-    return SignedItems(sweep.fold, sweep.layer_nested, sweep.decision_values, sweep.manifest, inner)
+    return SignedItems(
+        sweep.fold,
+        sweep.layer_nested,
+        sweep.decision_values,
+        sweep.manifest,
+        inner,
+        sweep.grouping,
+    )
 
 
 def steered_direction(

@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from figures.style import COLOURS, new_figure, save, styled
 from interp.files import read_json
+from interp.vocabulary import GROUPS_IGNORED
 
 __all__ = [
     "draw_accuracy_by_layer",
@@ -51,8 +52,10 @@ def draw_expression_gap(run: Path) -> tuple[Path, ...]:
 
 def _title(data: Mapping[str, Any]) -> str:
     manifest = data["manifest"]
+    # What must not be overlooked comes first.
+    ignored = f"{GROUPS_IGNORED}\n" if data.get("grouping") == "none" else ""
     return (
-        f"{manifest['model']['model_id']} on {manifest['source']['name']} "
+        f"{ignored}{manifest['model']['model_id']} on {manifest['source']['name']} "
         f"(n = {data['n_items']}, read at {manifest['token_rule']})"
     )
 
@@ -158,9 +161,7 @@ def draw_accuracy_by_layer(
     # Whole percents, so that no label is rounded.
     axes.yaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    # What must not be overlooked comes first.
-    ignored = "Groups ignored, p not valid\n" if probe.get("grouping") == "none" else ""
-    axes.set_title(ignored + _title(probe), fontsize=9, loc="left")
+    axes.set_title(_title(probe), fontsize=9, loc="left")
     figure.legend(loc="outside lower center", ncols=2, fontsize=8)
     return figure
 
@@ -183,7 +184,8 @@ def _nested(axes: Axes, probe: Mapping[str, Any], *, balanced: bool) -> None:
         markersize=5,
         capsize=3,
         linestyle="none",
-        label="nested layer choice (to quote)",
+        label="nested layer choice "
+        + ("(leaks: not to quote)" if probe.get("grouping") == "none" else "(to quote)"),
     )
 
 

@@ -15,6 +15,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from figures.steering_tables import BASELINE, CellRow, ItemShift, read_cells, read_shifts
 from figures.style import new_figure, save, styled
 from interp.files import read_json
+from interp.vocabulary import GROUPS_IGNORED
 
 __all__ = [
     "draw_dose_response",
@@ -77,7 +78,8 @@ def _title(summary: Mapping[str, Any]) -> str:
     manifest = summary.get("manifest") or {}
     model = manifest.get("model", {}).get("model_id", "a model")
     source = manifest.get("source", {}).get("name", "items")
-    return f"{model} on {source} (n = {summary.get('n_items', '?')}), forced choice"
+    ignored = f"{GROUPS_IGNORED}\n" if summary.get("grouping") == "none" else ""
+    return f"{ignored}{model} on {source} (n = {summary.get('n_items', '?')}), forced choice"
 
 
 def _places(cells: Sequence[CellRow]) -> list[str]:

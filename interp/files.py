@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
+import errno
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from interp.errors import InterpError, ResultError
 
@@ -19,12 +21,16 @@ __all__ = [
     "numbered_lines",
     "partial_path",
     "read_json",
+    "replaced_together",
     "require_file",
     "sha256_file",
     "sha256_json",
     "write_csv",
     "write_json",
 ]
+
+
+_NO_ROOM: Final = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 def partial_path(path: Path) -> Path:
@@ -40,8 +46,49 @@ def atomic_path(path: Path) -> Iterator[Path]:
     try:
         yield aside
         aside.replace(path)
+    except OSError as error:
+        raise _naming(error, aside, path) from error
     finally:
         aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def replaced_together(folder: Path, *, last: str, gone: Sequence[str] = ()) -> Iterator[Path]:
+    """Yield an empty folder to write files to; on success they replace those of `folder`.
+
+    Until all of them are whole, what stands in `folder` is left as it is. Files of neither
+    are kept.
+
+    Args:
+        folder: made if it does not exist.
+        last: the file that says that the others are finished: the old one goes first, the new one
+            comes last.
+        gone: further files that go with the old one, such as figures that were drawn from it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / f".{last}.{os.getpid()}"
+    aside.mkdir(exist_ok=True)
+    try:
+        yield aside
+        for name in (last, *gone):
+            (folder / name).unlink(missing_ok=True)
+        for path in sorted(aside.iterdir(), key=lambda path: (path.name == last, path.name)):
+            path.replace(folder / path.name)
+    except OSError as error:
+        raise _naming(error, aside, folder) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _naming(error: OSError, aside: Path, path: Path) -> OSError:
+    """The error, with the name of what the user knows of instead of the one aside, or of none."""
+    name = str(error.filename)
+    if name.startswith(str(aside)):
+        return OSError(error.errno, error.strerror, str(path) + name[len(str(aside)) :])
+    if error.filename is None and error.errno in _NO_ROOM:
+        # Writing, unlike opening, says no name.
+        return OSError(error.errno, error.strerror, str(path))
+    return error
 
 
 @contextmanager
@@ -62,6 +109,8 @@ def new_file(path: Path) -> Iterator[Path]:
         except OSError:
             # No links on this file system.
             aside.replace(path)
+    except OSError as error:
+        raise _naming(error, aside, path) from error
     finally:
         aside.unlink(missing_ok=True)
 

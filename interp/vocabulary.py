@@ -52,6 +52,10 @@ Store = Literal["float32", "float16"]
 Grouping = Literal["group", "none"]
 """`group` keeps every `group_id` in one fold; `none` ignores groups, and so may leak."""
 
+GROUPS_IGNORED: Final = "Groups ignored, p not valid"
+"""What stands before every result of a sweep with grouping `none`: items of one group on both sides
+of a split leak, and permuted items are not independent."""
+
 Solver = Literal["batched", "sklearn"]
 """`batched`: many label vectors and strengths at once in torch; `sklearn`: scikit-learn, converged,
 as the reference."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from interp.errors import ProbeError
 from interp.statistics import bootstrap_mean, mcnemar_exact, sign_flip_p
+from interp.vocabulary import GROUPS_IGNORED
 from probes.results import ProbeSweep
 
 __all__ = ["compare_sweeps"]
@@ -27,7 +28,8 @@ def compare_sweeps(first: ProbeSweep, second: ProbeSweep, *, seed: int = 0) -> d
     Returns:
         both accuracies with intervals, their difference (first minus second) with its group
         bootstrap interval, the p of flipping the sign of whole groups' differences, the exact
-        McNemar p (which takes items as independent), and the counts of items only one has right.
+        McNemar p (which takes items as independent), the counts of items only one has right, and
+        the grouping of each; the verdict first says which ignored groups.
 
     Raises:
         ProbeError: the items or their labels differ.
@@ -70,6 +72,17 @@ def compare_sweeps(first: ProbeSweep, second: ProbeSweep, *, seed: int = 0) -> d
         "p_groups": p,
         "p_mcnemar": mcnemar,
         "same_folds": bool((first.fold == second.fold[order]).all()),
-        "verdict": f"The nested accuracies {differ}: {100 * gap.value:+.1f} points "
-        f"[{low:+.1f}, {high:+.1f}], p = {p:.2g} by groups (McNemar p = {mcnemar:.2g}{caution}).",
+        "grouping": {"first": first.grouping, "second": second.grouping},
+        "verdict": f"{_ignored(first, second)}The nested accuracies {differ}: "
+        f"{100 * gap.value:+.1f} points [{low:+.1f}, {high:+.1f}], p = {p:.2g} by groups "
+        f"(McNemar p = {mcnemar:.2g}{caution}).",
     }
+
+
+def _ignored(first: ProbeSweep, second: ProbeSweep) -> str:
+    """What comes first where one of the accuracies leaks; two that do are no better."""
+    names = [n for n, s in (("first", first), ("second", second)) if s.grouping == "none"]
+    if not names:
+        return ""
+    which = "both sweeps" if len(names) == 2 else f"the {names[0]} sweep"
+    return f"{GROUPS_IGNORED} (in {which}): "

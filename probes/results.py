@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from interp.errors import ResultError
 from interp.files import atomic_path, require_file
+from interp.hdf5 import new_hdf5
 from interp.statistics import Estimate, bootstrap_mean, class_weights, cross_validation_spread
 from interp.vocabulary import Grouping, ProbeKind, Solver
 from probes.permutation import Scheme
@@ -161,7 +162,7 @@ class ProbeSweep:
 def write_arrays(path: Path, sweep: ProbeSweep) -> None:
     """Write `probes.h5`, atomically."""
     text = h5py.string_dtype("utf-8")
-    with atomic_path(path) as aside, h5py.File(aside, "w") as file:
+    with atomic_path(path) as aside, new_hdf5(aside) as file:
         file.attrs["format"] = _FORMAT
         file.attrs["settings"] = json.dumps(
             {

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.files import write_csv, write_json
+from interp.files import replaced_together, write_csv, write_json
 from interp.statistics import (
     Estimate,
     bootstrap_mean,
@@ -27,6 +27,9 @@ from probes.transfer import Transfer
 from probes.verdict import always_commoner, auroc, verdict
 
 __all__ = ["summarise", "write_sweep"]
+
+FIGURES: Final = ("accuracy_by_layer.png", "accuracy_by_layer.pdf")
+"""Drawn from a summary, into its folder: they go when it goes."""
 
 _MUCH_EXCESS: Final = 0.2
 """Above this excess agreement of permuted with real labels the test is called weak."""
@@ -334,17 +337,14 @@ def write_sweep(
 ) -> dict[str, Any]:
     """Write `probes.h5`, tables, `folds.json` and, last, `probe.json`; returns its content."""
     summary = summarise(sweep, untrained)
-    folder.mkdir(parents=True, exist_ok=True)
-    # The summary is the sign that a folder is finished, so an old one goes first.
-    (folder / "probe.json").unlink(missing_ok=True)
-    (folder / "transfer.csv").unlink(missing_ok=True)
-    write_arrays(folder / "probes.h5", sweep)
-    # As `--fold-file` reads it, for sweeps that are to have the same folds.
-    folds = dict(zip(sweep.item_id, sweep.fold.tolist(), strict=True))
-    write_json(folder / "folds.json", folds)
-    write_csv(folder / "layers.csv", summary["layers"])
     rows = [{"held_out": k, **row} for k, table in summary["transfer"].items() for row in table]
-    if rows:
-        write_csv(folder / "transfer.csv", rows)
-    write_json(folder / "probe.json", summary)
+    with replaced_together(folder, last="probe.json", gone=("transfer.csv", *FIGURES)) as aside:
+        write_arrays(aside / "probes.h5", sweep)
+        # As `--fold-file` reads it, for sweeps that are to have the same folds.
+        folds = dict(zip(sweep.item_id, sweep.fold.tolist(), strict=True))
+        write_json(aside / "folds.json", folds)
+        write_csv(aside / "layers.csv", summary["layers"])
+        if rows:
+            write_csv(aside / "transfer.csv", rows)
+        write_json(aside / "probe.json", summary)
     return summary

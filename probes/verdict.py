@@ -9,14 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.statistics import score_decisions
+from interp.vocabulary import GROUPS_IGNORED
 from probes.results import ProbeSweep
 
 __all__ = ["always_commoner", "auroc", "verdict"]
 
 SIGNIFICANT: Final = 0.05
-
-GROUPS_IGNORED: Final = "Groups ignored, p not valid"
-"""Items of one group on both sides of a split leak, and permuted items are not independent."""
 
 _UNEQUAL: Final = 0.4
 """Below this share of the rarer class, verdicts that are all one label are a matter of it."""

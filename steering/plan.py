@@ -14,6 +14,7 @@ from activations.head import VerdictHead
 from interp.direction import random_direction, writer_direction
 from interp.direction.vectors import class_mean_difference, orthogonal_draw, shuffle_labels
 from interp.errors import SteeringError
+from interp.vocabulary import Grouping
 from steering.directions import fold_direction
 from steering.interventions import InterventionKind
 from steering.results import Cell
@@ -43,6 +44,7 @@ class SignedItems:
         manifest: of the cache that was probed; steering refuses any other cache.
         inner: (n_folds, n_items, n_layers) decisions of probes that saw neither the fold nor the
             item's own; NaN where there is none. None: layer and size are not chosen, but given.
+        grouping: `none` where other items of an item's group may have been in its training folds.
     """
 
     fold: NDArray[np.int64]
@@ -50,6 +52,7 @@ class SignedItems:
     decision_values: NDArray[np.float64]
     manifest: Mapping[str, object]
     inner: NDArray[np.float64] | None = None
+    grouping: Grouping = "group"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.files import atomic_path, write_csv, write_json
+from interp.files import replaced_together, write_csv, write_json
+from interp.hdf5 import new_hdf5
 from interp.statistics import score_decisions
 
 __all__ = [
@@ -26,6 +27,13 @@ __all__ = [
 ]
 
 BASELINE: Final = "baseline"
+FIGURES: Final = tuple(
+    f"figures/{name}{suffix}"
+    for name in ("dose_response", "recalls", "grid", "item_shifts")
+    for suffix in (".png", ".pdf")
+)
+"""Drawn from a summary, below its folder: they go when it goes."""
+
 _FORMAT: Final = "interp steering sweep"
 _COLUMNS: Final = (
     "layer",
@@ -273,11 +281,18 @@ def write_sweep_files(
     summary: Mapping[str, Any],
 ) -> None:
     """Write `steer.h5`, `cells.csv`, `draws.csv`, `items.csv` and, last, `steer.json`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    # The summary is the sign that a folder is finished, so an old one goes first.
-    (folder / "steer.json").unlink(missing_ok=True)
+    with replaced_together(folder, last="steer.json", gone=FIGURES) as aside:
+        _write_arrays(aside / "steer.h5", sweep)
+        write_csv(aside / "cells.csv", [{name: row[name] for name in _COLUMNS} for row in rows])
+        write_csv(aside / "draws.csv", draw_rows(sweep))
+        quoted = str(summary["quoted_layer"]), float(summary["quoted_alpha"])
+        write_csv(aside / "items.csv", item_rows(sweep, *quoted))
+        write_json(aside / "steer.json", summary)
+
+
+def _write_arrays(path: Path, sweep: SteeringSweep) -> None:
     text = h5py.string_dtype("utf-8")
-    with atomic_path(folder / "steer.h5") as aside, h5py.File(aside, "w") as file:
+    with new_hdf5(path) as file:
         file.attrs["format"] = _FORMAT
         file["logits"] = sweep.logits
         file["push"] = sweep.push
@@ -287,8 +302,3 @@ def write_sweep_files(
         file["item_id"] = np.array(sweep.item_id, dtype=text)
         file["group_id"] = np.array(sweep.group_id, dtype=text)
         file["cell"] = np.array([json.dumps(asdict(cell)) for cell in sweep.cells], dtype=text)
-    write_csv(folder / "cells.csv", [{name: row[name] for name in _COLUMNS} for row in rows])
-    write_csv(folder / "draws.csv", draw_rows(sweep))
-    quoted = str(summary["quoted_layer"]), float(summary["quoted_alpha"])
-    write_csv(folder / "items.csv", item_rows(sweep, *quoted))
-    write_json(folder / "steer.json", summary)

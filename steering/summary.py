@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.statistics import Estimate, bootstrap_means, mcnemar_exact
+from interp.vocabulary import GROUPS_IGNORED
 from steering.results import (
     BASELINE,
     SteeringSweep,
@@ -286,4 +287,6 @@ def _verdict(
         sentence += "; the signs alone hand over the probe's answer"
         sentence += ", and `oracle` that of the label" if "oracle" in sweep.conditions else ""
         sentence += ", so only a lead over other signed directions is evidence"
-    return sentence[0].upper() + sentence[1:] + "."
+    sentence = sentence[0].upper() + sentence[1:] + "."
+    ignored = sweep.settings.get("grouping") == "none"
+    return f"{GROUPS_IGNORED}: {sentence}" if ignored else sentence

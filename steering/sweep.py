@@ -67,8 +67,9 @@ def sweep_steering(
 ) -> SteeringSweep:
     """Steer every item and read its forced choice.
 
-    Direction, layer and sign of an item all come from folds without it, and so does what is quoted
-    where `signed.inner` lets it be chosen.
+    Direction, layer and sign of an item all come from folds without it, and without its group
+    unless the probe sweep ignored groups; so does what is quoted where `signed.inner` lets it be
+    chosen.
 
     Args:
         cache: activations of the items, at `last_prompt`.
@@ -182,6 +183,7 @@ def sweep_steering(
         chosen_on_inner_folds=False,
         n_without_effect=0,
         settings={
+            "grouping": signed.grouping,
             "positions": policy,
             "alpha_unit": alpha_unit,
             "intervention": intervention,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from activations import ModelSpec, describe_source, extract, load_backend
+from activations import ActivationCache, ModelSpec, describe_source, extract, load_backend
 from activations import answer as run_answer
 from experiments.cli import app
 from figures import draw_behaviour
@@ -17,6 +17,7 @@ from interp import Answer, Item, Message, load_items, open_source, write_answers
 from interp.behaviour.report import SECTIONS
 from interp.behaviour.taxonomy import ABILITIES, RULES
 from interp.errors import ResultError
+from interp.vocabulary import GROUPS_IGNORED
 from probes import sweep_layers, write_sweep
 
 runner = CliRunner()
@@ -74,6 +75,17 @@ def test_answers_and_probe_of_a_model_that_ran(asked: Path, tmp_path: Path) -> N
     printed = ok(*base, "--readout", "forced").stdout
     assert "what the probe reads" in printed
     assert "No axes table" in printed
+
+
+def test_a_probe_that_ignored_groups_is_warned_of(asked: Path, tmp_path: Path) -> None:
+    with ActivationCache.open(asked / "cache.h5") as cache:
+        write_sweep(tmp_path / "leaks", sweep_layers(cache, grouping="none"))
+    base = (asked / "answers.jsonl", "--items", asked / "items.jsonl", "--readout", "forced")
+    for folder, warned in ((tmp_path / "leaks", 1), (asked / "probe", 0)):
+        report = json.loads(ok(*base, "--probe", folder, "--json").stdout)
+        said = [text for text in report["warnings"] if text.startswith(GROUPS_IGNORED)]
+        assert len(said) == warned
+    assert GROUPS_IGNORED in ok(*base, "--probe", tmp_path / "leaks").output
 
 
 def test_figures_are_drawn_from_the_report_alone(asked: Path, tmp_path: Path) -> None:

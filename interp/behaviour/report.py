@@ -25,6 +25,7 @@ from interp.behaviour.scores import average_rows, class_rows, main_sets, score_r
 from interp.behaviour.taxonomy import ABILITIES, POLICIES, Condition, Policy
 from interp.errors import ResultError
 from interp.statistics import N_RESAMPLES
+from interp.vocabulary import GROUPS_IGNORED, Grouping
 
 __all__ = ["SECTIONS", "ProbeOutcome", "behaviour_report"]
 
@@ -57,6 +58,7 @@ class ProbeOutcome:
         item_id: (n,).
         label: (n,) of bool.
         correct: (n,) whether the decision is the label.
+        grouping: of the folds; `none` leaks.
     """
 
     where: str
@@ -64,6 +66,7 @@ class ProbeOutcome:
     item_id: tuple[str, ...]
     label: NDArray[np.bool_]
     correct: NDArray[np.bool_]
+    grouping: Grouping = "group"
 
 
 _SILENT: Final = 0.1
@@ -125,7 +128,10 @@ def behaviour_report(
         "length_correlation": correlation_rows(items, sets, resampler),
         "axes": _axes(items, resampler, main, toggled, seed, n_permutations),
     }
-    return report | {"warnings": _silence(sets), "notes": _notes(report, items, bool(probes))}
+    return report | {
+        "warnings": _leaks(probes) + _silence(sets),
+        "notes": _notes(report, items, bool(probes)),
+    }
 
 
 def _among(answers: AnswerSet, others: Sequence[AnswerSet]) -> bool:
@@ -267,6 +273,15 @@ def _counts(policy: Policy, *sets: AnswerSet) -> NDArray[np.float64]:
     """(n_items,) 1 where an item counts under the policy."""
     kept = [s.present & s.answered if policy == "left_out" else s.present for s in sets]
     return np.asarray(np.stack(kept).all(axis=0), dtype=np.float64)
+
+
+def _leaks(probes: Sequence[ProbeOutcome]) -> list[str]:
+    return [
+        f"{GROUPS_IGNORED}: {probe.where} was made with --group none, so what its probe has right "
+        f"leaks between items of one group. Probe again with groups kept whole."
+        for probe in probes
+        if probe.grouping == "none"
+    ]
 
 
 def _silence(sets: Sequence[AnswerSet]) -> list[str]:

@@ -15,6 +15,7 @@ Source: llama.cpp, `common_control_vector_load_one` and `llama_adapter_cvec`; re
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -77,6 +78,11 @@ def write_control_vector(
             writer.write_header_to_file()
             writer.write_kv_data_to_file()
             writer.write_tensors_to_file()
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            # numpy says how much it wrote, but not what kept it from writing more.
+            raise OSError(errno.EIO, str(error), str(path)) from error
         finally:
             writer.close()
 

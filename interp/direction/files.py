@@ -94,14 +94,14 @@ def write_directions(
             fields = np.array(json.dumps(_fields(ordered[0])))
             np.savez(handle, vector=ordered[0].vector, fields=fields)
     elif suffix == ".safetensors":
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save
 
         tensors = {f"direction.{direction.layer}": direction.vector for direction in ordered}
         texts = {
             f"direction.{direction.layer}": json.dumps(_fields(direction)) for direction in ordered
         }
         with atomic_path(path) as aside:
-            save_file(tensors, aside, metadata={"format": _FORMAT} | texts)
+            aside.write_bytes(save(tensors, metadata={"format": _FORMAT} | texts))
     else:
         write_control_vector(path, ordered, [_fields(d) for d in ordered], model_hint)
 
