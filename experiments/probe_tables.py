@@ -104,7 +104,7 @@ def print_probe(summary: Mapping[str, Any]) -> None:
     if summary["majority_class"] > 0.5:
         low, high = summary["scores_nested_intervals"]["balanced_accuracy"]
         say(
-            f"The classes are unequal: layers, C and every p go by balanced accuracy, "
+            f"The classes are unequal: layers, C, every p and the verdict go by balanced accuracy, "
             f"{_percent(scores['balanced_accuracy'])} [{100 * low:.1f}, {100 * high:.1f}] at the "
             f"nested layers; always one label has 50%."
         )
@@ -121,12 +121,6 @@ def print_probe(summary: Mapping[str, Any]) -> None:
         _print_transfer(kind, rows)
     for kind, control in summary["control_tasks"].items():
         say(_control_sentence(kind, control))
-    if summary["untrained"] is not None:
-        gain = summary["untrained"]["gain"]
-        say(
-            f"Training adds {100 * gain['value']:+.1f} points [{100 * gain['low']:+.1f}, "
-            f"{100 * gain['high']:+.1f}] over random weights, p = {summary['untrained']['p']:.2g}."
-        )
     say(summary["verdict"])
 
 

@@ -14,6 +14,7 @@ from interp.items import Item
 from interp.statistics import Estimate, bootstrap_mean, out_of_fold_threshold, score_decisions
 from interp.vocabulary import GROUPS_IGNORED
 from probes import ProbeSweep
+from probes.intervals import balanced_estimates
 
 __all__ = ["gap_verdict", "readouts_of"]
 
@@ -57,7 +58,17 @@ def readouts_of(
 
     def estimate(values: NDArray[Any], spread: float = 1.0) -> dict[str, float]:
         e = bootstrap_mean(values, sweep.group_id, seed=seed, spread=spread)
-        return {"accuracy": e.value, "low": e.low, "high": e.high}
+        (balanced,) = balanced_estimates(
+            sweep.label, values[:, None], sweep.group_id, seed=seed, spread=spread
+        )
+        return {
+            "accuracy": e.value,
+            "low": e.low,
+            "high": e.high,
+            "balanced_accuracy": balanced.value,
+            "balanced_low": balanced.low,
+            "balanced_high": balanced.high,
+        }
 
     gaps = {
         name: asdict(

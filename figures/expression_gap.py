@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -82,6 +83,9 @@ def draw_accuracy_by_layer(
 ) -> Figure:
     """Probe accuracy by layer with its interval, the nested choice, chance, and what is said.
 
+    Everything in it is of one measure: accuracy where the classes are equal, and balanced accuracy
+    where they are not, since layers, C and permutations are compared by that.
+
     Args:
         probe: content of `probe.json`.
         readouts: content of `readouts.json`; without it the model's forced choice is drawn.
@@ -89,10 +93,14 @@ def draw_accuracy_by_layer(
     figure = new_figure(6.4, 4.4)
     axes = figure.add_subplot()
     layers = [row["layer"] for row in probe["layers"]]
+    balanced = probe["majority_class"] > _CHANCE
+    # Names of fields: `accuracy…` or `balanced_accuracy…`, `low` or `balanced_low`.
+    measure = "balanced_accuracy" if balanced else "accuracy"
+    ends = ("balanced_low", "balanced_high") if balanced else ("low", "high")
     axes.fill_between(
         layers,
-        [row["low"] for row in probe["layers"]],
-        [row["high"] for row in probe["layers"]],
+        [row[ends[0]] for row in probe["layers"]],
+        [row[ends[1]] for row in probe["layers"]],
         color=COLOURS["probe"],
         alpha=0.2,
         linewidth=0,
@@ -100,7 +108,7 @@ def draw_accuracy_by_layer(
     )
     axes.plot(
         layers,
-        [row["accuracy"] for row in probe["layers"]],
+        [row[measure] for row in probe["layers"]],
         color=COLOURS["probe"],
         marker="o",
         markersize=3,
@@ -108,25 +116,13 @@ def draw_accuracy_by_layer(
     )
     axes.plot(
         -1,
-        probe["accuracy_embedding"],
+        probe[f"{measure}_embedding"],
         color=COLOURS["embedding"],
         marker="s",
         markersize=5,
         linestyle="none",
         label="probe on the embedding stream",
     )
-    measure = ""
-    if probe["majority_class"] > _CHANCE:
-        # Layers and permutations are compared by it; it is the accuracy where classes are equal.
-        measure = " (balanced)"
-        axes.plot(
-            layers,
-            [row["balanced_accuracy"] for row in probe["layers"]],
-            color=COLOURS["probe"],
-            linestyle="--",
-            linewidth=1,
-            label="its balanced accuracy",
-        )
     if probe.get("n_permutations"):
         axes.fill_between(
             layers,
@@ -135,41 +131,24 @@ def draw_accuracy_by_layer(
             color=COLOURS["control"],
             alpha=0.25,
             linewidth=0,
-            label=f"labels permuted, 95% of draws{measure}",
+            label="labels permuted, 95% of draws",
         )
     if probe.get("text_baseline_accuracy") is not None:
         axes.axhline(
-            probe["text_baseline_accuracy"],
+            probe[f"text_baseline_{measure}"],
             color=COLOURS["negated"],
             linestyle="-.",
             linewidth=1.2,
             label=f"text alone ({probe['text_baseline']})",
         )
-    nested = sorted(set(probe["layers_nested"]))
-    low, high = probe["accuracy_nested_interval"]
-    axes.errorbar(
-        [float(np.mean(probe["layers_nested"]))],
-        [probe["accuracy_nested"]],
-        yerr=[[probe["accuracy_nested"] - low], [high - probe["accuracy_nested"]]],
-        xerr=[
-            [float(np.mean(probe["layers_nested"])) - nested[0]],
-            [nested[-1] - float(np.mean(probe["layers_nested"]))],
-        ],
-        color=COLOURS["nested"],
-        marker="D",
-        markersize=5,
-        capsize=3,
-        linestyle="none",
-        label="nested layer choice "
-        + ("(leaks: not to quote)" if probe.get("grouping") == "none" else "(to quote)"),
-    )
-    for name, style, colour, accuracy, (low, high) in _own_lines(probe, readouts):
+    _nested(axes, probe, balanced=balanced)
+    for name, style, colour, accuracy, (low, high) in _own_lines(probe, readouts, measure, ends):
         axes.axhspan(low, high, color=colour, alpha=0.08, linewidth=0)
         axes.axhline(accuracy, color=colour, linestyle=style, linewidth=1.2, label=name)
     if probe.get("untrained"):
         axes.plot(
             layers,
-            probe["untrained"]["accuracy_by_layer"],
+            probe["untrained"][f"{measure}_by_layer"],
             color=COLOURS["calibrated"],
             linestyle=":",
             linewidth=1.2,
@@ -178,7 +157,7 @@ def draw_accuracy_by_layer(
     axes.axhline(_CHANCE, color=COLOURS["control"], linestyle=":", linewidth=1, label="chance")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("layer (−1: embedding stream)")
-    axes.set_ylabel("accuracy")
+    axes.set_ylabel(measure.replace("_", " "))
     # Whole percents, so that no label is rounded.
     axes.yaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -187,19 +166,45 @@ def draw_accuracy_by_layer(
     return figure
 
 
+def _nested(axes: Axes, probe: Mapping[str, Any], *, balanced: bool) -> None:
+    """The nested choice: accuracy and interval, over the layers that were chosen."""
+    value, (low, high) = probe["accuracy_nested"], probe["accuracy_nested_interval"]
+    if balanced:
+        value = probe["scores_nested"]["balanced_accuracy"]
+        low, high = probe["scores_nested_intervals"]["balanced_accuracy"]
+    nested = sorted(set(probe["layers_nested"]))
+    middle = float(np.mean(probe["layers_nested"]))
+    axes.errorbar(
+        [middle],
+        [value],
+        yerr=[[value - low], [high - value]],
+        xerr=[[middle - nested[0]], [nested[-1] - middle]],
+        color=COLOURS["nested"],
+        marker="D",
+        markersize=5,
+        capsize=3,
+        linestyle="none",
+        label="nested layer choice "
+        + ("(leaks: not to quote)" if probe.get("grouping") == "none" else "(to quote)"),
+    )
+
+
 def _own_lines(
-    probe: Mapping[str, Any], readouts: Mapping[str, Any] | None
+    probe: Mapping[str, Any],
+    readouts: Mapping[str, Any] | None,
+    measure: str,
+    ends: tuple[str, str],
 ) -> list[tuple[str, str, str, float, tuple[float, float]]]:
     """Name, line style, colour, accuracy and interval of what the model says itself."""
     if readouts is None:
-        if probe.get("accuracy_own_answer") is None:
+        own = probe.get(f"{measure}_own_answer")
+        if own is None:
             return []
-        low, high = probe["accuracy_own_answer_interval"]
-        name = "the model's own forced choice"
-        return [(name, "-", COLOURS["model"], probe["accuracy_own_answer"], (low, high))]
+        low, high = probe[f"{measure}_own_answer_interval"]
+        return [("the model's own forced choice", "-", COLOURS["model"], own, (low, high))]
     answer, fitted = (readouts["readouts"][key] for key in ("answer", "calibrated"))
     return [
-        (name, style, COLOURS[colour], entry["accuracy"], (entry["low"], entry["high"]))
+        (name, style, COLOURS[colour], entry[measure], (entry[ends[0]], entry[ends[1]]))
         for name, style, colour, entry in (
             ("the model's own answer", "-", "model", answer),
             ("its logits, threshold fitted out of fold", "--", "calibrated", fitted),

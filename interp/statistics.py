@@ -223,18 +223,17 @@ def bootstrap_mean(
     taken over all items of the drawn groups. The quantiles of G groups are too close to the mean,
     like an interval from a normal instead of a t distribution with the variance divided by G: their
     distances are multiplied by t/z · √(G/(G−1)) (Hesterberg 2015, section 5.3). One group says
-    nothing about others, so its interval is the range of the values.
+    nothing about others, so its interval is the range that values can have.
 
     Args:
-        values: (n_items,), for instance whether a decision is right, or a paired difference.
+        values: (n_items,), for instance whether a decision is right, or a paired difference. The
+            range of booleans is 0 to 1, that of numbers is from the least to the largest of them.
         group_ids: (n_items,), the group of each item.
         seed: of the resampling.
         spread: further factor on the distances, where groups are not independent
             (`cross_validation_spread`); the interval never leaves the range of the values.
     """
-    (estimate,) = bootstrap_means(
-        np.asarray(values, dtype=float)[:, None], group_ids, seed=seed, spread=spread
-    )
+    (estimate,) = bootstrap_means(np.asarray(values)[:, None], group_ids, seed=seed, spread=spread)
     return estimate
 
 
@@ -259,6 +258,8 @@ def bootstrap_means(
         ]
     )
     mean, least, most = array.mean(axis=0), array.min(axis=0), array.max(axis=0)
+    if np.asarray(columns).dtype == bool:
+        least, most = np.zeros_like(least), np.ones_like(most)
     if n_groups == 1:
         low, high = least, most
     else:

@@ -8,11 +8,64 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.statistics import few_groups, group_codes, resampled_groups, score_decisions
+from interp.statistics import (
+    Estimate,
+    few_groups,
+    group_codes,
+    resampled_groups,
+    score_decisions,
+)
 
-__all__ = ["score_intervals"]
+__all__ = ["balanced_estimates", "score_intervals"]
 
 _CELLS_AT_ONCE: Final = 2_000_000
+
+
+def balanced_estimates(
+    labels: NDArray[np.bool_],
+    columns: NDArray[np.bool_ | np.floating],
+    group_ids: Sequence[str],
+    *,
+    seed: int,
+    spread: float | NDArray[np.float64],
+    possible: tuple[float, float] = (0.0, 1.0),
+) -> list[Estimate]:
+    """Mean of the means of the two classes, with 95% group-bootstrap intervals.
+
+    Of whether decisions are right, this is the balanced accuracy. Whole groups are drawn as for
+    `bootstrap_mean` (the same seed draws the same groups), and in every resample the class means
+    are taken anew: how many items of a class are drawn says nothing about them. Resamples without
+    one of the classes are left out. One group says nothing about others.
+
+    Args:
+        labels: (n_items,) of bool, both classes.
+        columns: (n_items, n_columns) scores of items.
+        group_ids: (n_items,).
+        seed: of the resampling.
+        spread: factor on the distances (`cross_validation_spread`), one or one a column.
+        possible: least and largest score that an item can have; no interval leaves it.
+    """
+    codes = group_codes(group_ids)
+    n_groups = int(codes.max()) + 1
+    values = columns.astype(float)
+    mean = (values[labels].mean(axis=0) + values[~labels].mean(axis=0)) / 2
+    if n_groups == 1:
+        return [Estimate(float(at), *possible) for at in mean]
+    halves = []
+    for own in (labels, ~labels):
+        sums = np.zeros((n_groups, values.shape[1]))
+        np.add.at(sums, codes[own], values[own])
+        halves.append((sums, np.bincount(codes[own], minlength=n_groups)))
+    found = []
+    for weights in resampled_groups(n_groups, seed=seed):
+        with np.errstate(invalid="ignore"):
+            found.append(
+                sum((weights @ sums) / (weights @ sizes)[:, None] for sums, sizes in halves) / 2
+            )
+    draws = np.concatenate(found)
+    ends = np.quantile(draws[np.isfinite(draws[:, 0])], [0.025, 0.975], axis=0)
+    low, high = (mean + spread * few_groups(n_groups) * (ends - mean)).clip(*possible)
+    return [Estimate(*map(float, row)) for row in zip(mean, low, high, strict=True)]
 
 
 def score_intervals(

@@ -19,22 +19,17 @@ from interp.statistics import (
     score_decisions,
     sign_flip_p,
 )
-from interp.vocabulary import GROUPS_IGNORED
 from probes.control import recurring
-from probes.intervals import score_intervals
+from probes.intervals import balanced_estimates, score_intervals
 from probes.permutation import label_agreement, null_test
 from probes.results import ProbeSweep, write_arrays
 from probes.transfer import Transfer
+from probes.verdict import always_commoner, auroc, verdict
 
 __all__ = ["summarise", "write_sweep"]
 
-SIGNIFICANT: Final = 0.05
-
 FIGURES: Final = ("accuracy_by_layer.png", "accuracy_by_layer.pdf")
 """Drawn from a summary, into its folder: they go when it goes."""
-
-_UNEQUAL: Final = 0.4
-"""Below this share of the rarer class, verdicts that are all one label are a matter of it."""
 
 _MUCH_EXCESS: Final = 0.2
 """Above this excess agreement of permuted with real labels the test is called weak."""
@@ -59,16 +54,18 @@ def summarise(sweep: ProbeSweep, untrained: ProbeSweep | None = None) -> dict[st
         }
 
     per_layer = [estimate(sweep.correct[:, k], s) for k, s in enumerate(sweep.spread)]
-    nested = sweep.estimate_nested(sweep.correct_nested)
-    # How stable it is was not measured there: then the widest one.
-    pre0 = estimate(
-        (sweep.decision_values_pre0 > 0) == sweep.label,
-        cross_validation_spread(1.0, len(sweep.layers_nested)),
+    balanced = balanced_estimates(
+        sweep.label, sweep.correct, sweep.group_id, seed=sweep.seed, spread=sweep.spread
     )
+    nested = sweep.estimate_nested(sweep.correct_nested)
+    right_pre0 = (sweep.decision_values_pre0 > 0) == sweep.label
+    # How stable it is was not measured there: then the widest one.
+    pre0 = estimate(right_pre0, cross_validation_spread(1.0, len(sweep.layers_nested)))
     best = sweep.best_layer
     null, by_layer = _null(sweep)
     controls, selectivity = _controls(sweep)
     wording = _wording(sweep)
+    random = None if untrained is None else _untrained(sweep, untrained)
     score_ends, category_ends = score_intervals(
         sweep.label,
         sweep.decision_values_nested,
@@ -105,6 +102,7 @@ def summarise(sweep: ProbeSweep, untrained: ProbeSweep | None = None) -> dict[st
         "accuracy_best_layer_note": "optimistic: the layer was chosen on the reported folds",
         "accuracy_embedding": pre0.value,
         "accuracy_embedding_interval": [pre0.low, pre0.high],
+        "balanced_accuracy_embedding": _balanced(sweep, right_pre0),
         **_own_answer(sweep),
         "majority_class": float(max(sweep.label.mean(), 1 - sweep.label.mean())),
         "accuracy_is_majority_class": always_commoner(sweep),
@@ -112,8 +110,8 @@ def summarise(sweep: ProbeSweep, untrained: ProbeSweep | None = None) -> dict[st
         **wording,
         "control_tasks": controls,
         "transfer": {t.plan.kind: _transfer(sweep, t) for t in sweep.transfers},
-        "untrained": None if untrained is None else _untrained(sweep, untrained),
-        "verdict": _verdict(sweep, null["p_familywise"], wording),
+        "untrained": random,
+        "verdict": verdict(sweep, null["p_familywise"], wording, random),
         "by_category": {
             category: float(sweep.correct_nested[[c == category for c in sweep.category]].mean())
             for category in dict.fromkeys(sweep.category)
@@ -134,6 +132,8 @@ def summarise(sweep: ProbeSweep, untrained: ProbeSweep | None = None) -> dict[st
                 "accuracy": e.value,
                 "low": e.low,
                 "high": e.high,
+                "balanced_low": balanced[layer].low,
+                "balanced_high": balanced[layer].high,
                 **{
                     name: value
                     for name, value in scores(sweep.decision_values[:, layer]).items()
@@ -230,7 +230,7 @@ def _transfer(sweep: ProbeSweep, transfer: Transfer) -> list[dict[str, Any]]:
                 "accuracy": estimate.value,
                 "low": estimate.low,
                 "high": estimate.high,
-                "auroc": _auroc(sweep.label[inside], decisions[inside]),
+                "auroc": auroc(sweep.label[inside], decisions[inside]),
                 "accuracy_within": float(sweep.correct_nested[inside].mean()),
                 "share_true": float(sweep.label[inside].mean()),
             }
@@ -239,17 +239,18 @@ def _transfer(sweep: ProbeSweep, transfer: Transfer) -> list[dict[str, Any]]:
 
 
 def _untrained(sweep: ProbeSweep, untrained: ProbeSweep) -> dict[str, Any]:
-    """Nested accuracy with random weights, and what training adds, item by item."""
+    """Nested accuracy with random weights, and what training adds, in balanced accuracy."""
     own = untrained.estimate_nested(untrained.correct_nested)
-    gain = sweep.correct_nested.astype(float) - untrained.correct_nested
     # Either side may be noise whose groups depend on each other.
     spread = max(sweep.spread_nested, untrained.spread_nested)
+    gain, p = _gain(sweep, untrained.correct_nested, spread)
     return {
         "accuracy_nested": own.value,
         "accuracy_nested_interval": [own.low, own.high],
         "accuracy_by_layer": untrained.correct.mean(axis=0).tolist(),
-        "gain": asdict(bootstrap_mean(gain, sweep.group_id, seed=sweep.seed, spread=spread)),
-        "p": sign_flip_p(gain, sweep.group_id, seed=sweep.seed, spread=spread),
+        "balanced_accuracy_by_layer": untrained.scores.tolist(),
+        "gain": gain,
+        "p": p,
         "model_id": untrained.manifest["model"]["model_id"],
     }
 
@@ -257,112 +258,78 @@ def _untrained(sweep: ProbeSweep, untrained: ProbeSweep) -> dict[str, Any]:
 def _own_answer(sweep: ProbeSweep) -> dict[str, Any]:
     """Accuracy of the model's own forced choice on the same items."""
     if not len(sweep.own_logits):
-        return {"accuracy_own_answer": None, "accuracy_own_answer_interval": None}
+        names = ("accuracy_own_answer", "balanced_accuracy_own_answer")
+        return dict.fromkeys(each for name in names for each in (name, f"{name}_interval"))
     right = (sweep.own_logits > 0) == sweep.label
     own = bootstrap_mean(right, sweep.group_id, seed=sweep.seed)
+    (balanced,) = balanced_estimates(
+        sweep.label, right[:, None], sweep.group_id, seed=sweep.seed, spread=1.0
+    )
     return {
         "accuracy_own_answer": own.value,
         "accuracy_own_answer_interval": [own.low, own.high],
+        "balanced_accuracy_own_answer": balanced.value,
+        "balanced_accuracy_own_answer_interval": [balanced.low, balanced.high],
     }
 
 
-def _auroc(labels: NDArray[np.bool_], decisions: NDArray[np.float64]) -> float | None:
-    if labels.all() or not labels.any():
-        return None
-    return score_decisions(labels, decisions > 0, decisions).auroc
+def _balanced(sweep: ProbeSweep, right: NDArray[np.bool_]) -> float:
+    return float((right[sweep.label].mean() + right[~sweep.label].mean()) / 2)
+
+
+def _gain(
+    sweep: ProbeSweep, other: NDArray[np.bool_], spread: float
+) -> tuple[dict[str, float], float]:
+    """Lead of the nested probe over other verdicts in balanced accuracy, and its p.
+
+    Resampled groups hold other numbers of True and False items, so the interval takes the means of
+    the classes anew in every resample. A flip of signs leaves labels and items where they are: with
+    weights by class, the mean of the flipped differences is their balanced accuracy.
+
+    Args:
+        sweep: what leads.
+        other: (n_items,) whether the other is right.
+        spread: of interval and null.
+    """
+    difference = sweep.correct_nested.astype(float) - other
+    (gain,) = balanced_estimates(
+        sweep.label,
+        difference[:, None],
+        sweep.group_id,
+        seed=sweep.seed,
+        spread=spread,
+        possible=(-1.0, 1.0),
+    )
+    weighted = class_weights(sweep.label) * difference
+    return asdict(gain), sign_flip_p(weighted, sweep.group_id, seed=sweep.seed, spread=spread)
 
 
 def _wording(sweep: ProbeSweep) -> dict[str, Any]:
     """The text baselines, and whether the nested probe beats the best of them."""
     correct = {name: (values > 0) == sweep.label for name, values in sweep.baselines.items()}
     accuracy = {name: float(right.mean()) for name, right in correct.items()}
-    weights = class_weights(sweep.label)
     if not accuracy:
         return {
             "text_baselines": {},
             "text_baseline": None,
             "text_baseline_accuracy": None,
+            "text_baseline_balanced_accuracy": None,
             "gain_over_text": None,
             "p_beyond_wording": None,
         }
     # In balanced accuracy, like every comparison with a null.
-    balanced = {name: float((weights * right).mean()) for name, right in correct.items()}
-    best = max(balanced, key=balanced.__getitem__)
-    gain = weights * (sweep.correct_nested.astype(float) - correct[best])
+    balanced = {name: _balanced(sweep, right) for name, right in correct.items()}
+    # Rounded, so that a tie goes to the first of them.
+    best = max(balanced, key=lambda name: round(balanced[name], 9))
+    gain, p = _gain(sweep, correct[best], sweep.spread_nested)
     return {
         "text_baselines": accuracy,
         "text_baseline": best,
         "text_baseline_accuracy": accuracy[best],
-        "gain_over_text": asdict(sweep.estimate_nested(gain)),
-        "p_beyond_wording": sign_flip_p(
-            gain, sweep.group_id, seed=sweep.seed, spread=sweep.spread_nested
-        ),
+        "text_baseline_balanced_accuracy": balanced[best],
+        "gain_over_text": gain,
+        "p_beyond_wording": p,
     }
-
-
-def _verdict(sweep: ProbeSweep, p_familywise: float | None, wording: dict[str, Any]) -> str:
-    """One sentence that follows from the numbers, and says first if they cannot be trusted."""
-    found = _one_sided(sweep, p_familywise, wording) or _answer(p_familywise, wording)
-    return found if sweep.grouping == "group" else f"{GROUPS_IGNORED}: {found}"
-
-
-def _one_sided(
-    sweep: ProbeSweep, p_familywise: float | None, wording: dict[str, Any]
-) -> str | None:
-    """What to say where probes of unequal classes hardly ever say the rarer one: not `no`."""
-    known = [p for p in (p_familywise, wording["p_beyond_wording"]) if p is not None]
-    if not known or max(known) <= SIGNIFICANT or not always_commoner(sweep):
-        return None
-    layer = max(range(sweep.n_layers), key=lambda k: _auroc_of(sweep, k))
-    return (
-        f"Not decided: the probes hardly ever say {sweep.label.mean() < 0.5!s}, the label of "
-        f"{min(sweep.label.mean(), 1 - sweep.label.mean()):.0%} of the items, so their accuracy is "
-        f"that of always saying the other and tells nothing (p = {max(known):.2g}; AUROC up to "
-        f"{_auroc_of(sweep, layer):.2f}, at layer {layer}). Use a larger --C or --C auto, or items "
-        f"with as many True as False."
-    )
-
-
-def _auroc_of(sweep: ProbeSweep, layer: int) -> float:
-    return _auroc(sweep.label, sweep.decision_values[:, layer]) or 0.0
-
-
-def always_commoner(sweep: ProbeSweep) -> bool:
-    """Whether nested verdicts of clearly unequal classes are nearly all for the commoner one."""
-    share = float(sweep.label.mean())
-    rarer = sweep.decision_values_nested > 0
-    if share > 0.5:
-        share, rarer = 1 - share, ~rarer
-    return share < _UNEQUAL and float(rarer.mean()) < share / 2
-
-
-def _answer(p_familywise: float | None, wording: dict[str, Any]) -> str:
-    """The verdict of the numbers: both tests must be passed where both were run."""
-    beyond = wording["p_beyond_wording"]
-    known = [p for p in (p_familywise, beyond) if p is not None]
-    if beyond is None:
-        if p_familywise is None:
-            return "Not tested: neither permutations nor text baselines were run."
-        answer = "yes" if p_familywise <= SIGNIFICANT else "no"
-        return (
-            f"Decodable at some layer: {answer}, p = {p_familywise:.2g} (family-wise); text "
-            f"baselines were not run."
-        )
-    # Both nulls must fall, so the larger p is the p of the claim.
-    p = max(known)
-    answer = "yes" if p <= SIGNIFICANT else "no"
-    gain = wording["gain_over_text"]
-    tests = (
-        "family-wise and over the text baseline"
-        if p_familywise is not None
-        else "over the text baseline; run --permutations for the test against chance"
-    )
-    return (
-        f"Decodable beyond wording: {answer}, p = {p:.2g} ({tests}); the nested probe leads the "
-        f"best text baseline ({wording['text_baseline']}, "
-        f"{100 * wording['text_baseline_accuracy']:.1f}%) by {100 * gain['value']:+.1f} points "
-        f"[{100 * gain['low']:+.1f}, {100 * gain['high']:+.1f}]."
-    )
 
 
 def write_sweep(

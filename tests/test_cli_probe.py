@@ -112,7 +112,7 @@ def test_random_weights_of_the_same_architecture(
     # The model here is one of random weights itself, drawn with seed 0.
     printed = ok(*base, "--untrained", "--model", model_folder, "--seed", 5).stdout
     assert "random weights" in printed
-    assert "Training adds" in printed
+    assert "Beyond random weights: no, p = " in printed
     found = json.loads((tmp_path / "p" / "probe.json").read_text())["untrained"]
     trained, drawn = ActivationCache.open(cache), ActivationCache.open(tmp_path / "p/untrained.h5")
     with trained, drawn:
