@@ -23,6 +23,10 @@ _SMALL_PRODUCT: Final = 9 * 10**5
 """Multiplications of a product that is small (OpenBLAS: a million)."""
 
 
+_SMALL: Final = 2**18
+"""Elements of items that are kept in float64 too."""
+
+
 class Items:
     """Products with float32 items (n, d); those in float64 in bounded memory.
 
@@ -32,6 +36,7 @@ class Items:
 
     def __init__(self, z: Single) -> None:
         self.z = z
+        self.wide = z.astype(np.float64) if z.size <= _SMALL else None
 
     def times(self, weights: NDArray[_Float]) -> NDArray[_Float]:
         """(n, columns) of (d, columns), in the precision of the weights."""
@@ -39,7 +44,7 @@ class Items:
             return self.z @ weights
         found = np.empty((len(self.z), weights.shape[1]), weights.dtype)
         for part in self._parts(weights):
-            found[part] = self.z[part].astype(weights.dtype, copy=False) @ weights
+            found[part] = self._block(part, weights) @ weights
         return found
 
     def pulled(self, residual: NDArray[_Float]) -> NDArray[_Float]:
@@ -48,7 +53,7 @@ class Items:
             return self.z.T @ residual
         found = np.zeros((residual.shape[1], self.z.shape[1]), residual.dtype)
         for part in self._parts(residual):
-            found += residual[part].T @ self.z[part].astype(residual.dtype, copy=False)
+            found += residual[part].T @ self._block(part, residual)
         return found.T
 
     def around(self, weights: Single, between: Single) -> tuple[Single, Single]:
@@ -66,6 +71,10 @@ class Items:
             lifted[part] = block @ weights
             pulled += (between[part] * lifted[part]).T @ block
         return lifted, pulled.T
+
+    def _block(self, part: slice, right: NDArray[_Float]) -> NDArray[_Float]:
+        wide = self.wide if right.dtype == np.float64 else None
+        return (self.z if wide is None else wide)[part].astype(right.dtype, copy=False)
 
     def _parts(self, right: NDArray[_Float]) -> Iterator[slice]:
         n, d = self.z.shape

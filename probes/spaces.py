@@ -20,7 +20,6 @@ from probes.products import Double, Items, Single, dots
 from probes.scaling import Common
 
 __all__ = [
-    "CG_STEPS",
     "FEW",
     "ConjugateSpace",
     "FeatureSpace",
@@ -36,12 +35,18 @@ FEW: Final = 4
 """Up to so many label vectors each get a factor of their own in the row space, and products with
 the items rather than with a float64 Gram matrix."""
 
-CG_STEPS: Final = 64
-"""Most conjugate gradient steps at a point. In the feature space the preconditioner costs as much
-as about a hundred, and is only made where steps without one have reached this."""
+_PATIENCE: Final = 20.0
+"""In the feature space, steps for each e-fold of the gradient from which a preconditioner pays."""
 
-_STALE: Final = 3
-"""Conjugate gradient steps that show a preconditioner of other weights to be out of date."""
+_PRICE: Final = 50
+"""Features for each column that raise this by one: the preconditioner costs as much as more steps.
+Four columns come on top, because products with few are slow."""
+
+_CHEAP: Final = 16
+"""Features for each column up to which the preconditioner costs as little as a few steps."""
+
+_STALE: Final = 1
+"""Steps for an e-fold that show a preconditioner of other weights to be out of date."""
 
 _WIDEST: Final = 1.4
 """Up to so many times the common scale that of a set is near it."""
@@ -86,9 +91,11 @@ class ConjugateSpace(Space, Protocol):
 
     Attributes:
         loosest: share of a gradient that they may leave far from the solution.
+        slow: most steps at a point for each e-fold of the gradient.
     """
 
     loosest: float
+    slow: float
 
     def take(self, columns: NDArray[np.bool_], /) -> ConjugateSpace:
         """The same for some of the columns."""
@@ -115,13 +122,13 @@ class ConjugateSpace(Space, Protocol):
             weights: (n, columns).
         """
 
-    def inverse(self, now: Inverse | None, weights: Double, used: int) -> Inverse | None:
+    def inverse(self, now: Inverse | None, weights: Double, rate: float) -> Inverse | None:
         """Preconditioner for mean weights (n,); `now` if that will do, None if there is none.
 
         Args:
             now: the one so far.
             weights: C · p(1 − p), mean over the columns.
-            used: conjugate gradient steps at the last point.
+            rate: conjugate gradient steps for each e-fold of the gradient at the last point.
         """
 
 
@@ -171,9 +178,9 @@ class SetsSpace:
         return self.rows[int(self.set_of[column])]
 
     def kernel_of(self, column: int) -> Single:
-        """Inner products of these items, of the common scale if there is no other."""
+        """Inner products of these items, of the common scale if there is no other; a copy."""
         if self.common is None:
-            return self.kernels[int(self.set_of[column])]
+            return self.kernels[int(self.set_of[column])].copy()
         rows = self.rows_of(column)
         found: Single = self.common[rows].take(rows, axis=1)
         return found
@@ -212,7 +219,8 @@ class SetsSpace:
         lifted = np.zeros_like(coefficients)
         for column in range(coefficients.shape[1]):
             rows = self.rows_of(column)
-            lifted[rows, column] = self.kernel_of(column) @ coefficients[rows, column]
+            kernel = self.kernels[int(self.set_of[column])]
+            lifted[rows, column] = kernel @ coefficients[rows, column]
         return lifted
 
 
@@ -220,6 +228,7 @@ class RowSpace:
     """Coefficients are weights of the items of one training set."""
 
     loosest = 0.1
+    slow = 40.0
 
     def __init__(self, common: Common, training: NDArray[np.bool_], labels: NDArray[np.bool_]):
         """Gram matrices of a training set.
@@ -276,8 +285,8 @@ class RowSpace:
         lifted += raised
         return lifted, np.multiply(weights, lifted, out=raised)
 
-    def inverse(self, now: Inverse | None, weights: Double, used: int) -> Inverse | None:
-        if now is not None and used <= _STALE:
+    def inverse(self, now: Inverse | None, weights: Double, rate: float) -> Inverse | None:
+        if now is not None and rate <= _STALE:
             return now
         # (I + S²K)⁻¹ = S·(I + S·K·S)⁻¹·S⁻¹, symmetric under the inner product uᵀKv.
         s = np.sqrt(weights).astype(np.float32)
@@ -313,6 +322,7 @@ class FeatureSpace:
         self.n_coefficients = common.z.shape[1]
         largest = np.einsum("ij,ij->i", self.items.z, self.items.z).max()
         self.radius = float(np.sqrt(largest) * common.scale.max())
+        self.slow = _PATIENCE + self.n_coefficients / (_PRICE * (self.against.shape[1] + 4))
         self.moments: list[Single] = []
         self.level = 0.0
 
@@ -348,8 +358,9 @@ class FeatureSpace:
         lifted, pulled = self.items.around(self.per_column * direction, weights)
         return lifted, self.per_column * pulled
 
-    def inverse(self, now: Inverse | None, weights: Double, used: int) -> Inverse | None:
-        if used < CG_STEPS and not self.moments:
+    def inverse(self, now: Inverse | None, weights: Double, rate: float) -> Inverse | None:
+        d, columns = self.per_column.shape
+        if not (self.moments or d <= _CHEAP * columns or self.slow <= rate < np.inf):
             return lambda r: r
         # One weight for all items, so that the second moments are computed once; and one scale.
         level = float(weights.mean())

@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
 from probes.products import Double, Single, dots, sums
-from probes.spaces import CG_STEPS, ConjugateSpace, Inverse, SetsSpace
+from probes.spaces import ConjugateSpace, Inverse, SetsSpace
 
 __all__ = ["Conjugate", "Direct", "Point", "Steps"]
 
 _SLOW: Final = 0.2
 """A factor is computed anew where the gradient fell by less than this."""
+
+_POINT: Final = 6
+"""Conjugate gradient steps that cost as much as the next point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ class Direct:
     def step(self, at: Point) -> tuple[Single, Single] | None:
         stale = at.relative > _SLOW * self.before
         move = -at.slope.astype(np.float32)
+        moved = np.zeros_like(move)
         for column, factor in enumerate(self.factors):
             rows = self.space.rows_of(column)
             if factor is None or stale[column]:
@@ -78,40 +82,44 @@ class Direct:
                 if factor is None:
                     return None
                 self.factors[column] = factor
-            move[rows, column] += factor.solve(at.lifted[rows, column], at.slope_b[column])
+            found, moved[rows, column] = factor.solve(at.lifted[rows, column], at.slope_b[column])
+            move[rows, column] += found
         self.before = at.relative
-        moved = self.space.lift(move)
+        if self.space.common is not None:
+            moved = self.space.lift(move)
         # An old factor, or one of the common scale, misjudges how far to go.
-        weights = at.weights.astype(np.float32)
-        total: Single = np.maximum(sums(weights), np.float32(1e-30))
-        mean = dots(weights, moved) / total
-        down = mean * at.slope_b.astype(np.float32) - dots(at.slope.astype(np.float32), moved)
-        bend = dots(move, moved) + dots(weights, np.square(moved - mean))
+        along = moved.astype(np.float64)
+        mean = dots(at.weights, along) / np.maximum(sums(at.weights), 1e-300)
+        down = mean * at.slope_b - dots(at.slope, along)
+        bend = dots(move.astype(np.float64), along)
+        along -= mean
+        along *= along
+        bend += dots(at.weights, along)
         length = np.divide(down, bend, out=np.ones_like(bend), where=(down > 0) & (bend > 0))
-        return move * length, moved * length
+        share = length.astype(np.float32)
+        return move * share, moved * share
 
 
 class _Factor:
-    """Newton steps under the weights S² of one point.
+    """Newton steps under the weights W of one point.
 
-    With δa = S·q − slope: (I + S·K·S)·q + s·δb = S·K·slope and sᵀq = slope_b.
+    With δa = q − slope: (W⁻¹ + K)·q + δb = K·slope and Σq = slope_b.
     """
 
-    def __init__(self, factor: Single, s: Single) -> None:
-        self.factor, self.s = factor, s
-        self.by_s = self._divide(s)
-        self.total = s @ self.by_s
+    def __init__(self, factor: Single, ridge: Single) -> None:
+        self.factor, self.ridge = factor, ridge
+        self.by_one = self._divide(np.ones(len(factor), dtype=np.float32))
+        self.total = self.by_one.sum()
 
     @classmethod
     def of(cls, kernel: Single, weights: Double) -> _Factor | None:
+        """A factor of the kernel, which is overwritten."""
         floor = max(1e-14 * weights.max(), 1e-30)
-        s = np.sqrt(np.maximum(weights, floor)).astype(np.float32)
-        matrix = kernel * s[:, None]
-        matrix *= s
-        matrix.ravel()[:: len(s) + 1] += 1
+        ridge = (1 / np.maximum(weights, floor)).astype(np.float32)
+        kernel.ravel()[:: len(kernel) + 1] += ridge
         # The transpose of a symmetric matrix is itself, in the order that LAPACK works in place.
-        factor, failed = lapack.spotrf(matrix.T, lower=1, overwrite_a=1, clean=0)
-        return None if failed else cls(factor, s)
+        factor, failed = lapack.spotrf(kernel.T, lower=1, overwrite_a=1, clean=0)
+        return None if failed else cls(factor, ridge)
 
     def _divide(self, right: Single) -> Single:
         # For one side, several times faster than `spotrs`.
@@ -119,12 +127,12 @@ class _Factor:
         solved: Single = blas.strsv(self.factor, half, lower=1, trans=1, overwrite_x=1)
         return solved
 
-    def solve(self, lifted: Single, slope_b: float) -> Single:
-        """S·q, from K·slope and the gradient of the intercept."""
-        by_lift = self._divide(self.s * lifted)
-        move_b = (self.s @ by_lift - np.float32(slope_b)) / self.total
-        found: Single = self.s * (by_lift - self.by_s * move_b)
-        return found
+    def solve(self, lifted: Single, slope_b: float) -> tuple[Single, Single]:
+        """q, and K·δa as the equations have it, from K·slope and the gradient of the intercept."""
+        by_lift = self._divide(lifted)
+        move_b = (by_lift.sum() - np.float32(slope_b)) / self.total
+        found: Single = by_lift - self.by_one * move_b
+        return found, -self.ridge * found - move_b
 
 
 class Conjugate:
@@ -133,7 +141,7 @@ class Conjugate:
     def __init__(self, space: ConjugateSpace) -> None:
         self.space = space
         self.inverse: Inverse | None = None
-        self.used = 0
+        self.rate = np.inf
 
     def take(self, columns: NDArray[np.bool_]) -> None:
         self.space = self.space.take(columns)
@@ -142,7 +150,7 @@ class Conjugate:
         space = self.space
         mean = at.weights.mean(axis=1)
         inverse = space.inverse(
-            self.inverse, np.maximum(mean, max(1e-14 * mean.max(), 1e-30)), self.used
+            self.inverse, np.maximum(mean, max(1e-14 * mean.max(), 1e-30)), self.rate
         )
         self.inverse = inverse
         if inverse is None:
@@ -154,18 +162,37 @@ class Conjugate:
         sink = space.pull_single(weights)
         residual = sink * (at.slope_b.astype(np.float32) / total)
         residual -= at.slope
-        # Near the solution steps pay off fully only when they are solved well.
-        target = np.clip(np.sqrt(at.relative), 3e-3, space.loosest)
-        target = np.maximum(target, 0.5 * at.goal)
-        target = (target**2).astype(np.float32)
-        target *= dots(residual, residual)
+        # Near the solution a step that is solved well pays off fully; but where that takes many
+        # products, the next point is the better guide.
+        share = np.exp(-_POINT / max(self.rate, 1e-3))
+        share = np.clip(share, np.sqrt(at.relative), np.cbrt(at.relative))
+        share = np.clip(np.maximum(share, 0.5 * at.goal), 3e-3, space.loosest)
+        share[at.goal >= 1] = 1
+        target = np.square(share).astype(np.float32) * dots(residual, residual)
+        folds = max(-np.log(share.min()), 1e-3)  # of the gradient, by e
         direction, lifted = np.zeros_like(residual), np.zeros_like(weights)
         move, moved = np.zeros_like(residual), np.zeros_like(weights)
         before = np.zeros_like(total)
-        self.used = 0
+        whole, going = (move, moved), np.ones(len(total), dtype=bool)
+        used = 0
         # In place, because fresh memory costs as much as the arithmetic.
-        while self.used < CG_STEPS and (dots(residual, residual) > target).any():
-            self.used += 1
+        while used < space.slow * folds:
+            on = dots(residual, residual) > target
+            # To sort out columns takes time, too.
+            if 4 * on.sum() <= 3 * len(on):
+                whole[0][:, going], whole[1][:, going] = move, moved
+                if not on.any():
+                    break
+                going[going] = on
+                residual, direction, move, sink = (
+                    part.compress(on, axis=1) for part in (residual, direction, move, sink)
+                )
+                lifted, moved, weights = (
+                    part.compress(on, axis=1) for part in (lifted, moved, weights)
+                )
+                before, target, total = before[on], target[on], total[on]
+                space = space.take(on)
+            used += 1
             conditioned = inverse(residual)
             inner, raised = space.inner(residual, conditioned)
             inner = np.maximum(inner, 0)
@@ -183,4 +210,7 @@ class Conjugate:
             move += np.multiply(direction, length, out=applied)
             moved += lifted * length
             before = inner
-        return move, moved
+        else:
+            whole[0][:, going], whole[1][:, going] = move, moved
+        self.rate = used / folds
+        return whole

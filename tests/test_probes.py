@@ -232,12 +232,26 @@ def test_a_folder_never_mixes_two_sweeps(tmp_path: Path, monkeypatch: pytest.Mon
     def stops(*_: object) -> None:
         raise KeyboardInterrupt
 
+    # While files are written aside, the first sweep stays whole.
     monkeypatch.setattr("probes.summary.write_csv", stops)
     with pytest.raises(KeyboardInterrupt):
         write_sweep(tmp_path, second)
+    monkeypatch.undo()
+    assert (read_sweep(tmp_path).fold == first.fold).all() != (first.fold == second.fold).all()
+    # While they are moved, there is none.
+    moved, replace = [], Path.replace
+
+    def stops_at_the_second(path: Path, target: Path) -> Path:
+        moved.extend([path.name] * (target.parent == tmp_path))
+        return replace(path, target) if len(moved) < 2 else stops()
+
+    monkeypatch.setattr(Path, "replace", stops_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        write_sweep(tmp_path, second)
+    monkeypatch.undo()
+    assert "probe.json" not in moved
     with pytest.raises(ResultError, match=r"probe\.json"):
         read_sweep(tmp_path)
-    monkeypatch.undo()
     write_sweep(tmp_path, second)
     assert read_sweep(tmp_path).layers_nested == second.layers_nested
     assert (read_sweep(tmp_path).fold == second.fold).all()

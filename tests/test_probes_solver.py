@@ -12,7 +12,7 @@ from probes import fit_probe
 from probes.batched import Decisions, Split, decide_held_out
 from probes.products import Items
 from probes.scaling import standardise_together
-from probes.spaces import SetsSpace
+from probes.spaces import FeatureSpace, SetsSpace
 
 STRENGTHS = (0.001, 0.01, 1.0, 100.0)
 
@@ -105,6 +105,39 @@ def test_many_label_vectors_are_each_solved_as_alone(shape: tuple[int, int]) -> 
     for column in (0, 17, 49):
         alone = batched(x[:n], x[n:], labels[:, [column]], (0.01, 1.0))
         np.testing.assert_allclose(together[:, :, [column]], alone, atol=1e-4 * np.abs(alone).max())
+
+
+@pytest.mark.parametrize(("decay", "made"), [(1.0, True), (0.0, False)])
+def test_a_preconditioner_is_made_where_it_saves_products(
+    decay: float, made: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(4)
+    n, d = 900, 300
+    x = (rng.normal(size=(n, d)) / np.arange(1, d + 1) ** decay) @ rng.normal(size=(d, d))
+    # Labels of unlike difficulty, so that columns finish one after another.
+    noise = rng.normal(size=(n, 6)) * np.array([0.1, 0.3, 1, 3, 10, 30])
+    labels = x @ rng.normal(size=(d, 1)) / np.sqrt(d) + noise > 0
+    x = x.astype(np.float32)
+    products, around = [], Items.around
+
+    def counted(self: Items, *factors: np.ndarray) -> object:
+        products.append(factors[0].shape[1])
+        return around(self, *factors)
+
+    monkeypatch.setattr(Items, "around", counted)
+    chosen = batched(x[:800], x[800:], labels[:800], (1.0,))
+    taken = len(products)
+    monkeypatch.setattr(FeatureSpace, "inverse", lambda *_: lambda r: r)
+    products.clear()
+    without = batched(x[:800], x[800:], labels[:800], (1.0,))
+    assert taken < 0.5 * len(products) if made else taken == len(products)
+    # Columns that are done are not multiplied further.
+    assert min(products) < 6 == max(products)
+    np.testing.assert_allclose(chosen, without, rtol=0, atol=1e-4 * np.abs(without).max())
+    for column in range(6):
+        expected = fit_probe(x[:800], labels[:800, column], C=1.0).decide(x[800:])
+        found = chosen[:, 0, column]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4 * np.abs(expected).max())
 
 
 def test_features_that_say_nothing_give_the_log_odds_of_the_classes() -> None:
@@ -212,13 +245,15 @@ def test_bad_strengths_and_one_class_are_refused(strength: float) -> None:
         decide(x, x, np.ones((4, 1), dtype=bool), (1.0,))
 
 
+# Large enough for several parts of a few rows; and small enough for a float64 copy.
+@pytest.mark.parametrize("shape", [(700, 900), (520, 500)])
 @pytest.mark.parametrize("columns", [1, 5, 20])
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_products_in_parts_are_products(columns: int, kind: type) -> None:
+def test_products_in_parts_are_products(shape: tuple[int, int], columns: int, kind: type) -> None:
     rng = np.random.default_rng(8)
-    # Large enough for several parts of a few rows.
-    z = rng.normal(size=(700, 900)).astype(np.float32)
-    w, r = (rng.normal(size=(size, columns)).astype(kind) for size in (900, 700))
+    n, d = shape
+    z = rng.normal(size=(n, d)).astype(np.float32)
+    w, r = (rng.normal(size=(size, columns)).astype(kind) for size in (d, n))
     items, exact = Items(z), z.astype(np.float64)
     near = {"rtol": 0, "atol": 1e-9 if kind == np.float64 else 1e-3}
     assert items.times(w).dtype == items.pulled(r).dtype == kind
