@@ -95,8 +95,9 @@ def sweep_layers(
         require_choice("transfer", kind, get_args(TransferKind), ProbeError)
     if not isinstance(C, int | float | np.number) and C != "auto":
         raise ProbeError(f"C is {C!r}; expected a positive number or 'auto'.")
-    if one_standard_error and C != "auto":
-        raise ProbeError("--one-standard-error goes with --C auto; a given C is not chosen.")
+    if one_standard_error and (C != "auto" or probe == "lda"):
+        why = "LDA has no C" if probe == "lda" else "a given C is not chosen"
+        raise ProbeError(f"--one-standard-error goes with --C auto; {why}.")
     if n_permutations < 0:
         raise ProbeError(f"--permutations is {n_permutations}; expected 0 or more.")
     labels, groups = cache.label.astype(bool), cache.group_id
@@ -184,7 +185,7 @@ def sweep_layers(
         seed=seed,
         grouping=grouping,
         manifest=cache.manifest,
-        C_grid=strengths,
+        C_grid=() if probe == "lda" else strengths,
         probe=probe,
         one_standard_error=one_standard_error,
         solver=solver,
