@@ -106,13 +106,16 @@ def probe(
         raise InterpError("--model goes with --untrained; a sweep reads the cache alone.")
     size = strength(C)
     held_out = _transfer_kinds(transfer)
+    how = {"logistic": f"C = {C}; solver {solver}", "lda": "lda, which has no C"}.get(
+        probe, f"{probe}, C = {C}"
+    )
     if group == "none":
         note("GROUPS ARE IGNORED: items of one group stand on both sides of a split; numbers leak.")
     with ActivationCache.open(file) as cache:
         given = None if fold_file is None else read_folds(fold_file, cache.item_id)
         note(
             f"{cache.n_layers} layers × {folds if given is None else int(given.max()) + 1} folds; "
-            f"{permutations} label permutations; C = {C}; solver {solver}"
+            f"{permutations} label permutations; {how}"
         )
         with progress("probes", cache.n_layers + 1) as advance:
             sweep = sweep_layers(

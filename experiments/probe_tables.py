@@ -27,11 +27,13 @@ def print_probe(summary: Mapping[str, Any]) -> None:
     best = summary["layers"][summary["best_layer"]]
     scores = summary["scores_nested"]
     text = summary["text_baseline_accuracy"]
-    chosen = len(summary["C_grid"]) > 1
-    strength = f"C = {summary['C']:g}" + (" (median of the choices)" if chosen else "")
+    strength = ""
+    if summary["C"] is not None:
+        chosen = " (median of the choices)" if len(summary["C_grid"]) > 1 else ""
+        strength = f", C = {summary['C']:g}{chosen}"
     print_table(
         f"Probe ({summary['probe']}): {summary['n_items']} items in {summary['n_groups']} groups, "
-        f"{summary['n_folds']} folds, {strength}",
+        f"{summary['n_folds']} folds{strength}",
         ("", "accuracy", "95% interval", "AUROC", "layer"),
         [
             (
@@ -115,8 +117,9 @@ def print_probe(summary: Mapping[str, Any]) -> None:
             f"{sum(row['p_adjusted'] <= 0.05 for row in summary['layers'])} of "
             f"{summary['n_layers']} layers at a false discovery rate of 5%."
         )
-        if summary["permuted_warning"]:
-            say(summary["permuted_warning"])
+        for name in ("false_discovery_warning", "permuted_warning"):
+            if summary[name]:
+                say(summary[name])
     for kind, rows in summary["transfer"].items():
         _print_transfer(kind, rows)
     for kind, control in summary["control_tasks"].items():

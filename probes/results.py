@@ -50,7 +50,8 @@ class ProbeSweep:
         seed: of the folds.
         grouping: `group` or `none`.
         manifest: of the cache that was probed.
-        C_grid: strengths that `C` was chosen from; one if it was given.
+        C_grid: strengths that `C` was chosen from; one if it was given, none for LDA, which has
+            no C (`C` is then what was given, for logistic fits beside it).
         probe: what was fitted.
         one_standard_error: whether the smallest C within one standard error of the best was taken.
         solver: `batched` or `sklearn`.

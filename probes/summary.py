@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +22,7 @@ from interp.statistics import (
 )
 from probes.control import recurring
 from probes.intervals import balanced_estimates, score_intervals
-from probes.permutation import label_agreement, null_test
+from probes.permutation import NullTest, label_agreement, null_test
 from probes.results import ProbeSweep, write_arrays
 from probes.transfer import Transfer
 from probes.verdict import always_commoner, auroc, verdict
@@ -30,6 +31,9 @@ __all__ = ["summarise", "write_sweep"]
 
 FIGURES: Final = ("accuracy_by_layer.png", "accuracy_by_layer.pdf")
 """Drawn from a summary, into its folder: they go when it goes."""
+
+FALSE_DISCOVERIES: Final = 0.05
+"""Rate at which layers are counted after Benjamini and Hochberg."""
 
 _MUCH_EXCESS: Final = 0.2
 """Above this excess agreement of permuted with real labels the test is called weak."""
@@ -81,8 +85,8 @@ def summarise(sweep: ProbeSweep, untrained: ProbeSweep | None = None) -> dict[st
         "n_folds": len(sweep.layers_nested),
         "grouping": sweep.grouping,
         "seed": sweep.seed,
-        # The median where it was chosen by layer and fold.
-        "C": float(np.median(sweep.C)),
+        # The median where it was chosen by layer and fold; LDA has none.
+        "C": float(np.median(sweep.C)) if sweep.C_grid else None,
         "C_grid": list(sweep.C_grid),
         "probe": sweep.probe,
         "one_standard_error": sweep.one_standard_error,
@@ -153,6 +157,7 @@ def _null(sweep: ProbeSweep) -> tuple[dict[str, Any], list[dict[str, float | Non
     n_permutations = sweep.null_scores.shape[1]
     head: dict[str, Any] = {"scheme": sweep.scheme, "n_permutations": n_permutations}
     head |= {"permuted_agreement": None, "permuted_agreement_free": None, "permuted_warning": None}
+    head["false_discovery_warning"] = None
     if sweep.scheme is not None:
         found = label_agreement(sweep.scheme, sweep.label, sweep.group_id, sweep.fold)
         head["permuted_agreement"] = found.expected
@@ -168,11 +173,34 @@ def _null(sweep: ProbeSweep) -> tuple[dict[str, Any], list[dict[str, float | Non
         empty: dict[str, float | None] = dict.fromkeys(names)
         return head | {"p_familywise": None}, [empty for _ in range(sweep.n_layers)]
     test = null_test(sweep.scores, sweep.null_scores)
+    head["false_discovery_warning"] = _too_coarse(test, n_permutations)
     columns = (test.p, test.p_adjusted, *test.quantiles.T)
     rows: list[dict[str, float | None]] = [
         dict(zip(names, map(float, row), strict=True)) for row in zip(*columns, strict=True)
     ]
     return head | {"p_familywise": test.p_familywise}, rows
+
+
+def _too_coarse(test: NullTest, n_permutations: int) -> str | None:
+    """What to say where no layer passes Benjamini and Hochberg, and no layer alone could.
+
+    k layers pass at the smallest p that the permutations can give only if k / n_layers of the rate
+    is at least that p.
+    """
+    n_layers, least = len(test.p), 1 / (n_permutations + 1)
+    needed = math.ceil(n_layers * least / FALSE_DISCOVERIES - 1e-9)
+    there = int((test.p <= least + 1e-12).sum())
+    if (test.p_adjusted <= FALSE_DISCOVERIES).any() or needed == 1:
+        return None
+    # Else layers could have passed and none was near it: more permutations would not help.
+    if not there and needed <= n_layers and test.p_familywise > FALSE_DISCOVERIES:
+        return None
+    enough = math.ceil(n_layers / FALSE_DISCOVERIES - 1e-9) - 1
+    return (
+        f"With {n_permutations} permutations no p is below {least:.2g}: at a false discovery rate "
+        f"of {FALSE_DISCOVERIES:.0%} {needed} layers would have to be at it, and {there} of "
+        f"{n_layers} are. From --permutations {enough} on a single layer can pass."
+    )
 
 
 def _controls(sweep: ProbeSweep) -> tuple[dict[str, Any], list[dict[str, float | None]]]:

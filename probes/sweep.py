@@ -79,8 +79,9 @@ def sweep_layers(
             f"{len(unlabelled)} of {cache.n_items} items have no label (first: {unlabelled[0]!r}); "
             f"probes need True/False items."
         )
-    if one_standard_error and C != "auto":
-        raise ProbeError("--one-standard-error goes with --C auto; a given C is not chosen.")
+    if one_standard_error and (C != "auto" or probe == "lda"):
+        why = "LDA has no C" if probe == "lda" else "a given C is not chosen"
+        raise ProbeError(f"--one-standard-error goes with --C auto; {why}.")
     if n_permutations < 0:
         raise ProbeError(f"--permutations is {n_permutations}; expected 0 or more.")
     labels, groups = cache.label.astype(bool), cache.group_id
@@ -168,7 +169,7 @@ def sweep_layers(
         seed=seed,
         grouping=grouping,
         manifest=cache.manifest,
-        C_grid=strengths,
+        C_grid=() if probe == "lda" else strengths,
         probe=probe,
         one_standard_error=one_standard_error,
         solver=solver,

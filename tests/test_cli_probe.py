@@ -101,6 +101,13 @@ def test_held_out_categories_and_the_control_task_are_printed(cache: Path, tmp_p
     assert len(summary["transfer"]["category"]) == 4
 
 
+def test_a_probe_without_c_is_printed_without_one(cache: Path, tmp_path: Path) -> None:
+    base = ("probe", cache, "--permutations", 19, "--no-text-baselines", "--out", tmp_path / "p")
+    printed = ok(*base, "--probe", "lda").output
+    assert "lda, which has no C" in printed and "C =" not in printed
+    assert "C = 0.01" in ok(*base, "--probe", "ridge").output
+
+
 def test_random_weights_of_the_same_architecture(
     cache: Path, model_folder: Path, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from interp.errors import ProbeError
 from probes import C_GRID, probe_direction, sweep_layers
 from probes.closed import closed_decisions
 from probes.layer import probe_named
+from probes.summary import summarise
 
 STRENGTHS = (0.001, 0.1, 10.0)
 SHAPES = st.sampled_from([(12, 40), (30, 60), (24, 24), (60, 10), (50, 3)])
@@ -114,7 +115,12 @@ def test_closed_forms_go_through_the_same_sweep(kind: Any) -> None:
     assert found.layers_nested == (1,) * 5
     assert found.correct_nested.mean() > 0.85
     assert found.probe == kind
-    assert found.C_grid == ((1.0,) if kind == "lda" else C_GRID)
+    assert found.C_grid == (() if kind == "lda" else C_GRID)
+    summary = summarise(found)
+    assert (summary["C"] is None) == (kind == "lda")
+    if kind == "lda":
+        with pytest.raises(ProbeError, match="LDA has no C"):
+            sweep_layers(cache, C="auto", probe=kind, one_standard_error=True)  # type: ignore[arg-type]
     assert abs(found.null_scores.mean() - 0.5) < 0.05
     direction = probe_direction(cache, 1, C=0.1, kind=kind)  # type: ignore[arg-type]
     assert direction.method == f"probe_{kind}"

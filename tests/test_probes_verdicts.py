@@ -189,3 +189,34 @@ def test_the_sentence_says_whether_it_is_beyond_random_weights() -> None:
     assert over_itself["verdict"].endswith(
         " Beyond random weights: no, p = 1; training adds +0.0 points [+0.0, +0.0]."
     )
+
+
+# Resolution of the false discovery rate
+
+
+def test_too_few_permutations_for_a_single_layer_are_named() -> None:
+    cache = twins(np.random.default_rng(2), n_groups=30, layers=4)
+    noise = summarise(sweep(cache, n_permutations=39))
+    cache.layers[:, 2, 0] += 2 * (cache.label - 0.5)
+    found = summarise(sweep(cache, n_permutations=39))
+    # Four layers at 5%: one alone must have p of at most 0.0125, and 39 permutations give 0.025.
+    assert found["p_familywise"] == 0.025
+    assert [row["p"] <= 0.025 for row in found["layers"]] == [False, False, True, False]
+    assert all(row["p_adjusted"] > 0.05 for row in found["layers"])
+    assert found["false_discovery_warning"] == (
+        "With 39 permutations no p is below 0.025: at a false discovery rate of 5% 2 layers would "
+        "have to be at it, and 1 of 4 are. From --permutations 79 on a single layer can pass."
+    )
+    # What it says is so.
+    enough = summarise(sweep(cache, n_permutations=79))
+    assert enough["layers"][2]["p_adjusted"] <= 0.05
+    assert enough["false_discovery_warning"] is None
+    less = summarise(sweep(cache, n_permutations=78))
+    assert less["layers"][2]["p"] == pytest.approx(1 / 79)
+    assert less["layers"][2]["p_adjusted"] > 0.05 and less["false_discovery_warning"]
+    # Noise does not fail for want of permutations, unless no number of layers could pass.
+    assert noise["false_discovery_warning"] is None
+    assert (
+        "5 layers would have to be at it, and "
+        in (summarise(sweep(cache, n_permutations=15))["false_discovery_warning"])
+    )
