@@ -12,7 +12,8 @@ from probes import fit_probe
 from probes.batched import Decisions, Split, decide_held_out
 from probes.products import Items
 from probes.scaling import standardise_together
-from probes.spaces import FeatureSpace, SetsSpace
+from probes.sets import SetsSpace
+from probes.spaces import FeatureSpace
 
 STRENGTHS = (0.001, 0.01, 1.0, 100.0)
 
