@@ -19,6 +19,7 @@ from experiments.options import (
     layer_numbers,
     read_probe_of,
 )
+from interp.device import usable_device
 from interp.errors import InterpError
 from interp.vocabulary import ProbeKind
 
@@ -111,6 +112,7 @@ def direction(
     if kind == "writer" and model is None:
         raise InterpError("--kind writer reads the model's unembedding: give --model.")
     layers = layer_numbers(layer, "--layer")
+    usable_device(device, InterpError)
     found: list[Direction] = []
     tables: list[CosineTable] = []
     with ActivationCache.open(file) as cache, ExitStack() as stack:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
-from interp.errors import ProbeError
+from interp.errors import ProbeError, require_choice
 from interp.files import read_json
 from interp.vocabulary import Grouping
 
@@ -36,6 +37,7 @@ def make_folds(
     Raises:
         ProbeError: one class only, fewer groups than folds, or a fold without one of the classes.
     """
+    require_choice("grouping", grouping, get_args(Grouping), ProbeError)
     if n_folds < 3:
         raise ProbeError(
             f"--folds is {n_folds}; expected at least 3, since the layer is chosen by "
@@ -100,13 +102,13 @@ def read_folds(path: Path, item_ids: Sequence[str]) -> NDArray[np.int64]:
 
 
 def check_folds(
-    folds: NDArray[np.int64],
+    folds: Sequence[int] | NDArray[np.integer],
     labels: NDArray[np.bool_],
     group_ids: Sequence[str],
     *,
     grouping: Grouping = "group",
-) -> None:
-    """Refuse folds that cut a group, leave a gap, or miss a class.
+) -> NDArray[np.int64]:
+    """Refuse folds that cut a group, leave a gap, or miss a class; return them as an array.
 
     Args:
         folds: (n_items,) from 0.
@@ -115,22 +117,32 @@ def check_folds(
         grouping: whether groups must be whole.
 
     Raises:
-        ProbeError: naming the group or the fold.
+        ProbeError: naming the group or the fold; or these are not one integer an item.
     """
-    found = np.unique(folds).tolist()
+    given = np.asarray(folds)
+    if given.shape != (len(labels),):
+        raise ProbeError(
+            f"folds has the shape {given.shape}; expected ({len(labels)},), one fold an item."
+        )
+    if given.dtype.kind not in "iu":
+        raise ProbeError(f"folds holds {given.dtype.name} values; expected integers from 0.")
+    whole = given.astype(np.int64)
+    require_choice("grouping", grouping, get_args(Grouping), ProbeError)
+    found = np.unique(whole).tolist()
     if found != list(range(len(found))) or len(found) < 3:
         raise ProbeError(
             f"The folds are {found}; expected at least 3, numbered from 0 without a gap."
         )
     if grouping == "group":
         fold_of: dict[str, int] = {}
-        for group, fold in zip(group_ids, folds.tolist(), strict=True):
+        for group, fold in zip(group_ids, whole.tolist(), strict=True):
             if fold_of.setdefault(group, fold) != fold:
                 raise ProbeError(
                     f"The folds cut group {group!r}: it has items in folds {fold_of[group]} and "
                     f"{fold}. Keep its items together, or use --group none (which leaks)."
                 )
-    _require_both_classes(folds, labels, "Move groups of the other class into it.")
+    _require_both_classes(whole, labels, "Move groups of the other class into it.")
+    return whole
 
 
 def _require_both_classes(folds: NDArray[np.int64], labels: NDArray[np.bool_], what: str) -> None:
