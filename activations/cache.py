@@ -68,7 +68,7 @@ class ActivationCache:
 
     @classmethod
     def open(
-        cls, path: Path, *, allow_unfinished: bool = False, file_locking: bool = True
+        cls, path: str | Path, *, allow_unfinished: bool = False, file_locking: bool = True
     ) -> ActivationCache:
         """Open a cache for reading.
 
@@ -81,6 +81,7 @@ class ActivationCache:
             DamagedCacheError: truncated, or lacks a part.
             CacheError: missing, not one of ours, of another schema, or unfinished.
         """
+        path = Path(path)
         if not path.exists() and partial_path(path).exists():
             raise CacheError(
                 f"{path} is not finished: {partial_path(path).name} beside it is what was written "

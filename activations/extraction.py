@@ -65,7 +65,7 @@ def manifest_of(
 def extract(
     backend: ModelBackend,
     items: Sequence[Item],
-    path: Path,
+    path: str | Path,
     *,
     source: dict[str, Any],
     token_rule: TokenRule = "last_prompt",
@@ -104,6 +104,7 @@ def extract(
         ModelError: an activation is not finite; layer and item are named.
         ItemError: an item has no token for the rule.
     """
+    path = Path(path)
     require_choice("token_rule", token_rule, get_args(TokenRule), CacheError)
     require_choice("store", store, get_args(Store), CacheError)
     require_compression(compression)

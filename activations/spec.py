@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from interp.errors import ModelError, did_you_mean, require_choice
+from interp.files import parse_json
 from interp.vocabulary import Dtype, Library, Quantization
 
 __all__ = ["ALIASES", "DEVICE_MAPS", "ModelSpec"]
@@ -124,7 +125,7 @@ def _require_device_map(text: str) -> None:
             f"module to device."
         )
     try:
-        json.loads(text)
+        parse_json(text)
     except json.JSONDecodeError as error:
         raise ModelError(
             f"--device-map is not JSON ({error}); expected an object of module to device, for "

@@ -11,7 +11,6 @@ from typer.core import TyperCommand
 from experiments.options import (
     CacheArgument,
     COption,
-    FoldsOption,
     GroupOption,
     JsonOption,
     OutFolder,
@@ -42,7 +41,9 @@ def probe(
     file: CacheArgument,
     out: OutFolder,
     C: COption = "0.01",
-    folds: FoldsOption = 5,
+    folds: Annotated[
+        int | None, typer.Option("--folds", help="Outer folds, at least 3; default: 5.")
+    ] = None,
     seed: SeedOption = 0,
     group: GroupOption = "group",
     permutations: PermutationsOption = 200,
@@ -104,6 +105,9 @@ def probe(
         from experiments.untrained import untrained_cache
     if model is not None and not untrained:
         raise InterpError("--model goes with --untrained; a sweep reads the cache alone.")
+    if folds is not None and fold_file is not None:
+        raise InterpError("--folds and --fold-file exclude each other: the file says how many.")
+    n_folds = 5 if folds is None else folds
     size = strength(C)
     held_out = _transfer_kinds(transfer)
     how = {"logistic": f"C = {C}; solver {solver}", "lda": "lda, which has no C"}.get(
@@ -114,14 +118,14 @@ def probe(
     with ActivationCache.open(file) as cache:
         given = None if fold_file is None else read_folds(fold_file, cache.item_id)
         note(
-            f"{cache.n_layers} layers × {folds if given is None else int(given.max()) + 1} folds; "
+            f"{cache.n_layers} layers × {n_folds if given is None else given.max() + 1} folds; "
             f"{permutations} label permutations; {how}"
         )
         with progress("probes", cache.n_layers + 1) as advance:
             sweep = sweep_layers(
                 cache,
                 C=size,
-                n_folds=folds,
+                n_folds=n_folds,
                 seed=seed,
                 grouping=group,
                 folds=given,

@@ -33,7 +33,7 @@ _POLICIES: Final = (
 _ONE_MODEL: Final = "one model, non-answers counted wrong"
 
 
-def draw_behaviour(folder: Path) -> tuple[Path, ...]:
+def draw_behaviour(folder: str | Path) -> tuple[Path, ...]:
     """Draw what the report in a folder allows, into `figures/` below it.
 
     Args:
@@ -45,6 +45,7 @@ def draw_behaviour(folder: Path) -> tuple[Path, ...]:
     Raises:
         ResultError: neither file is there.
     """
+    folder = Path(folder)
     drawn: dict[str, Figure] = {}
     with styled():
         if (folder / "behaviour.json").is_file():

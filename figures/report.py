@@ -47,7 +47,7 @@ class _Image:
     uri: str
 
 
-def write_report(run: Path, out: Path | None = None) -> Path:
+def write_report(run: str | Path, out: str | Path | None = None) -> Path:
     """Write the report of a run folder, or of the folder of one steering or probe sweep.
 
     The same files give the same report, byte for byte. Files that the run's record lists and that
@@ -63,6 +63,7 @@ def write_report(run: Path, out: Path | None = None) -> Path:
     Raises:
         ResultError: the folder holds no result, or one that is damaged.
     """
+    run = Path(run)
     if not run.is_dir():
         raise ResultError(f"{run} is no folder; expected the folder of a run.")
     record = read_run(run) if (run / "run.json").exists() else None
@@ -98,7 +99,7 @@ def write_report(run: Path, out: Path | None = None) -> Path:
         images=[_embedded(figure, caption) for caption, figure in figures],
         tables=[table for table in tables if table.rows],
     )
-    target = run / "report.html" if out is None else out
+    target = run / "report.html" if out is None else Path(out)
     with atomic_path(target) as aside:
         aside.write_text(text, encoding="utf-8")
     return target

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ __all__ = [
     "atomic_path",
     "new_file",
     "numbered_lines",
+    "parse_json",
     "partial_path",
     "read_json",
     "replaced_together",
@@ -166,6 +167,30 @@ def numbered_lines(path: Path, what: str, error: type[InterpError]) -> tuple[tup
     return tuple((number, line) for number, line in enumerate(lines, start=1) if line.strip())
 
 
+def parse_json(text: str, *, parse_constant: Callable[[str], Any] | None = None) -> Any:
+    """A JSON value from a text of somebody else's.
+
+    Args:
+        text: of any size and depth.
+        parse_constant: called with `NaN`, `Infinity` and `-Infinity`; None takes them as numbers.
+
+    Raises:
+        json.JSONDecodeError: it is not JSON, or is nested deeper or has longer numbers than Python
+            reads.
+    """
+    try:
+        return json.loads(text, parse_constant=parse_constant)
+    except json.JSONDecodeError:
+        raise
+    except RecursionError as error:
+        raise json.JSONDecodeError("nested too deeply", text, 0) from error
+    except ValueError as error:
+        # Not of ours: a number of thousands of digits.
+        if not str(error).startswith("Exceeds the limit"):
+            raise
+        raise json.JSONDecodeError("a number of too many digits", text, 0) from error
+
+
 def read_json(path: Path, what: str) -> dict[str, Any]:
     """Read one JSON object.
 
@@ -174,7 +199,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     """
     require_file(path, what, ResultError)
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ResultError(f"{path} is not JSON ({error}); expected {what}.") from error
     if not isinstance(value, dict):

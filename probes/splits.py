@@ -78,13 +78,15 @@ def make_folds(
     return folds
 
 
-def read_folds(path: Path, item_ids: Sequence[str]) -> NDArray[np.int64]:
+def read_folds(path: str | Path, item_ids: Sequence[str]) -> NDArray[np.int64]:
     """(n_items,) folds from a JSON object of item id → fold; ids of other items are ignored.
 
     Raises:
         ResultError: not a JSON object.
-        ProbeError: an item has no fold, or a fold is not an integer from 0.
+        ProbeError: an item has no fold, or a fold is not an integer from 0 below the number of
+            items.
     """
+    path = Path(path)
     found = read_json(path, "a fold file, a JSON object of item id to fold")
     missing = [item_id for item_id in item_ids if item_id not in found]
     if missing:
@@ -94,9 +96,11 @@ def read_folds(path: Path, item_ids: Sequence[str]) -> NDArray[np.int64]:
         )
     for item_id in item_ids:
         fold = found[item_id]
-        if isinstance(fold, bool) or not isinstance(fold, int) or fold < 0:
+        whole = isinstance(fold, int) and not isinstance(fold, bool)
+        if not whole or not 0 <= fold < len(item_ids):
             raise ProbeError(
-                f"{path}: the fold of {item_id!r} is {fold!r}; expected an integer from 0."
+                f"{path}: the fold of {item_id!r} is {fold!r:.40}; expected an integer from 0 that "
+                f"is smaller than the number of items ({len(item_ids)})."
             )
     return np.array([found[item_id] for item_id in item_ids], dtype=np.int64)
 

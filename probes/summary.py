@@ -361,9 +361,10 @@ def _wording(sweep: ProbeSweep) -> dict[str, Any]:
 
 
 def write_sweep(
-    folder: Path, sweep: ProbeSweep, untrained: ProbeSweep | None = None
+    folder: str | Path, sweep: ProbeSweep, untrained: ProbeSweep | None = None
 ) -> dict[str, Any]:
     """Write `probes.h5`, tables, `folds.json` and, last, `probe.json`; returns its content."""
+    folder = Path(folder)
     summary = summarise(sweep, untrained)
     rows = [{"held_out": k, **row} for k, table in summary["transfer"].items() for row in table]
     with replaced_together(folder, last="probe.json", gone=("transfer.csv", *FIGURES)) as aside:

@@ -63,7 +63,7 @@ def sweep_steering(
     plain: bool = False,
     batch_tokens: int = BATCH_TOKENS,
     prefix_sharing: bool = True,
-    unfinished: Path | None = None,
+    unfinished: str | Path | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> SteeringSweep:
     """Steer every item and read its forced choice.
@@ -136,7 +136,7 @@ def sweep_steering(
     if unfinished is not None:
         given = direction is not None and not direction.fitted
         kept = Unfinished(
-            unfinished,
+            Path(unfinished),
             identity(
                 signed,
                 settings,

@@ -55,7 +55,7 @@ def _finite(value: Any) -> Any:
     return value + 0.0 if math.isfinite(value) else None
 
 
-def write_audits(folder: Path, audits: Sequence[AdapterAudit]) -> tuple[Path, ...]:
+def write_audits(folder: str | Path, audits: Sequence[AdapterAudit]) -> tuple[Path, ...]:
     """Write an audit's files into a folder, each atomically.
 
     `audit.json` ({"audits": […]}), `modules.csv`, `totals.csv` (whole, by layer, by projection)
@@ -64,6 +64,7 @@ def write_audits(folder: Path, audits: Sequence[AdapterAudit]) -> tuple[Path, ..
     Returns:
         the files.
     """
+    folder = Path(folder)
     result = folder / "audit.json"
     write_json(result, {"audits": [audit_to_json(audit) for audit in audits]})
     columns = [field.name for field in fields(ModuleAudit) if field.name != "singular_values"]
