@@ -102,6 +102,7 @@ def direction(
     from experiments.console import note, print_json
     from experiments.directions import compared, writer_at
     from interp.direction import write_directions
+    from interp.files import require_writable
     from probes import probe_direction
     from steering import fold_direction
 
@@ -113,6 +114,7 @@ def direction(
         raise InterpError("--kind writer reads the model's unembedding: give --model.")
     layers = layer_numbers(layer, "--layer")
     usable_device(device, InterpError)
+    require_writable(out, folder=False)
     found: list[Direction] = []
     tables: list[CosineTable] = []
     with ActivationCache.open(file) as cache, ExitStack() as stack:

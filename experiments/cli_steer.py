@@ -120,7 +120,7 @@ def steer(
     from figures import draw_steering_sweep
     from interp.device import usable_device
     from interp.errors import InterpError
-    from interp.files import partial_path, write_json
+    from interp.files import partial_path, require_writable, write_json
     from steering import sweep_steering, write_steering
     from steering.positions import require_positions
     from steering.settings import nonzero_alphas, require_conditions
@@ -134,6 +134,7 @@ def steer(
     require_positions(positions)
     nonzero_alphas(sizes, random_directions)
     usable_device(device, InterpError)
+    require_writable(out, folder=True)
     if 0 not in sizes:
         note("--alphas has no 0; it is added: the unsteered model is what all cells are read by.")
     with ActivationCache.open(file) as cache:

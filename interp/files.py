@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ __all__ = [
     "read_json",
     "replaced_together",
     "require_file",
+    "require_writable",
     "sha256_file",
     "sha256_json",
     "write_csv",
@@ -123,6 +125,34 @@ def require_file(path: Path, what: str, error: type[InterpError]) -> Path:
     if path.is_dir():
         raise error(f"{path} is a folder, but {what} is a file. Give the file's path.")
     raise error(f"There is no file {path}; expected {what}. Check the path.")
+
+
+def require_writable(path: Path, *, folder: bool, option: str = "--out") -> Path:
+    """Return `path` if a result can be written there, before the work that leads to it.
+
+    Nothing is made but a folder that is gone again, in the nearest one that there is.
+
+    Args:
+        path: of the result.
+        folder: whether it is a folder of files, or one file.
+        option: that the path was given by.
+
+    Raises:
+        ResultError: something is in the way.
+        OSError: the place cannot be written to.
+    """
+    if not folder and path.is_dir():
+        raise ResultError(f"{option} is {path}, which is a folder; expected a file's path.")
+    above = path if folder else path.parent
+    while not os.path.lexists(above):
+        above = above.parent
+    if not above.is_dir():
+        raise ResultError(f"{option} is {path}, but {above} is no folder. Choose another path.")
+    try:
+        tempfile.TemporaryDirectory(prefix=".interp-", dir=above).cleanup()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    return path
 
 
 def sha256_file(path: Path) -> str:
