@@ -19,7 +19,7 @@ __all__ = ["draw_behaviour"]
 
 _Rows = Sequence[Mapping[str, Any]]
 
-_FIGURES: Final = (
+FIGURES: Final = (
     *("scores", "injection", "toggle", "training", "probe", "lengths", "axes", "published"),
 )
 _WRONG: Final = COLOURS["probe"]
@@ -79,7 +79,7 @@ def draw_behaviour(folder: str | Path) -> tuple[Path, ...]:
                 f"{folder} has neither behaviour.json nor published.json. Make one with "
                 f"`interp behave report --out {folder}`."
             )
-        for name in _FIGURES:
+        for name in FIGURES:
             if name not in drawn:
                 # Left over from an earlier report into this folder.
                 for suffix in (".png", ".pdf"):

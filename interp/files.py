@@ -18,6 +18,7 @@ from interp.errors import InterpError, ResultError
 
 __all__ = [
     "atomic_path",
+    "drawn_files",
     "new_file",
     "numbered_lines",
     "parse_json",
@@ -81,6 +82,11 @@ def replaced_together(folder: Path, *, last: str, gone: Sequence[str] = ()) -> I
         raise _naming(error, aside, folder) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def drawn_files(*names: str, below: str = "figures/") -> tuple[str, ...]:
+    """Both files of each figure, which `replaced_together` takes away with what they show."""
+    return tuple(f"{below}{name}{end}" for name in names for end in (".png", ".pdf"))
 
 
 def _naming(error: OSError, aside: Path, path: Path) -> OSError:
