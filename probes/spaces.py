@@ -190,13 +190,12 @@ class RowSpace:
     def inverse(self, now: Inverse | None, weights: Double, rate: float) -> Inverse | None:
         if now is not None and rate <= _STALE:
             return now
-        # (I + S²K)⁻¹ = S·(I + S·K·S)⁻¹·S⁻¹, symmetric under the inner product uᵀKv.
-        s = np.sqrt(weights).astype(np.float32)
-        inverted = _inverted(self.kernel, s)
+        # (I + WK)⁻¹ = (W⁻¹ + K)⁻¹·W⁻¹, symmetric under the inner product uᵀKv.
+        ridge = (1 / weights).astype(np.float32)
+        inverted = _inverted(self.kernel, ridge)
         if inverted is None:
             return None
-        inverted *= s[:, None]
-        inverted /= s
+        inverted *= ridge
         return lambda r: inverted @ r
 
     def outside(self, shown: Single, _of_set: int, coefficients: Double) -> Double:
@@ -282,11 +281,10 @@ class FeatureSpace:
         return Items(shown).times(self.scale[:, [of_set]] * coefficients)
 
 
-def _inverted(kernel: Single, s: Single) -> Single | None:
-    """(I + S·K·S)⁻¹; None if float32 cannot."""
-    matrix = kernel * s[:, None]
-    matrix *= s
-    matrix.ravel()[:: len(matrix) + 1] += 1
+def _inverted(kernel: Single, ridge: Single) -> Single | None:
+    """(W⁻¹ + K)⁻¹; None if float32 cannot."""
+    matrix = kernel.copy()
+    matrix.ravel()[:: len(matrix) + 1] += ridge
     # The transpose of a symmetric matrix is itself, in the order that LAPACK works in place.
     factor, failed = lapack.spotrf(matrix.T, lower=1, overwrite_a=1, clean=1)
     if failed:
