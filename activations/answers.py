@@ -16,7 +16,7 @@ from activations.batches import BATCH_TOKENS
 from activations.cache import manifest_differences, refuse_mismatch
 from activations.passes import Reading, SharingPlan, plan_sharing, run_plan
 from interp.errors import ItemError
-from interp.files import atomic_path, partial_path, read_json, write_json
+from interp.files import atomic_path, parse_json, partial_path, read_json, write_json
 from interp.grading import Answer, parse_verdict, read_answers, write_answers
 from interp.items import Item
 from interp.prompts import ANSWER_STUB, THINKING_ARGUMENT, are_injected, ask, asked_record
@@ -199,7 +199,7 @@ def greedy_answers(
 def answer(
     backend: ModelBackend,
     items: Sequence[Item],
-    path: Path,
+    path: str | Path,
     *,
     source: Mapping[str, Any],
     conditions: Sequence[AnswerCondition] = ANSWER_CONDITIONS,
@@ -234,6 +234,7 @@ def answer(
         CacheError: the file belongs to other settings; the differing fields are named.
         ItemError: an item has no label.
     """
+    path = Path(path)
     require_labels(items)
     injected = are_injected(items)
     prompts = backend.tokenize([ask(item, reasoning) for item in items])
@@ -315,12 +316,12 @@ def _resume(partial: Path, manifest: Mapping[str, Any]) -> tuple[Answer, ...]:
     if whole < len(data):
         with partial.open("r+b") as handle:
             handle.truncate(whole)
-    return tuple(Answer(**json.loads(line)) for line in lines)
+    return tuple(Answer(**parse_json(line)) for line in lines)
 
 
 def _object(line: str) -> Mapping[str, Any]:
     try:
-        value = json.loads(line)
+        value = parse_json(line)
     except json.JSONDecodeError:
         value = None
     return value if isinstance(value, dict) else {}

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from activations.compression import load_filters, write_compressed
 from activations.layout import DATASETS, FORMAT, SCHEMA_VERSION, create_file, sharing_text
-from activations.manifests import flat, manifest_differences, refuse_mismatch, self_check_fault
+from activations.manifests import flat, manifest_differences, refuse_mismatch
+from activations.verifying import verify
 from interp.errors import CacheError, DamagedCacheError
 from interp.files import new_file, partial_path, require_file
-from interp.items import Item, item_from_record, items_sha256
+from interp.items import Item, item_from_record
 from interp.vocabulary import Compression, Store
 
 if TYPE_CHECKING:
@@ -61,13 +62,13 @@ class ActivationCache:
     def __init__(self, path: Path, file: h5py.File) -> None:
         """Wrap an open file; use `ActivationCache.open`."""
         self.path = path
-        self._file = file
+        self._opened = file
         self.manifest: dict[str, Any] = json.loads(file.attrs["manifest"])
         self.n_items, self.n_layers, self.d_model = file["resid_post"].shape
 
     @classmethod
     def open(
-        cls, path: Path, *, allow_unfinished: bool = False, file_locking: bool = True
+        cls, path: str | Path, *, allow_unfinished: bool = False, file_locking: bool = True
     ) -> ActivationCache:
         """Open a cache for reading.
 
@@ -80,6 +81,7 @@ class ActivationCache:
             DamagedCacheError: truncated, or lacks a part.
             CacheError: missing, not one of ours, of another schema, or unfinished.
         """
+        path = Path(path)
         if not path.exists() and partial_path(path).exists():
             raise CacheError(
                 f"{path} is not finished: {partial_path(path).name} beside it is what was written "
@@ -135,7 +137,14 @@ class ActivationCache:
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self._opened.close()
+
+    @property
+    def _file(self) -> h5py.File:
+        """The file, which must be open; for h5py a closed one is one without anything in it."""
+        if not self._opened:
+            raise CacheError(f"{self.path} is closed; open it again, or read it before it is.")
+        return self._opened
 
     def _strings(self, name: str) -> tuple[str, ...]:
         return tuple(self._file[name].asstr()[:])
@@ -356,45 +365,3 @@ class CacheWriter:
             write_compressed(self._file, self.path)
             partial_path(self.path).unlink(missing_ok=True)
         self._file.close()
-
-
-def verify(cache: ActivationCache) -> list[str]:
-    """Faults of an open cache, one line each.
-
-    There are none when every row is written and finite and the items are those of the manifest.
-    """
-    faults = []
-    unfinished = int((~cache.done).sum())
-    if unfinished:
-        faults.append(f"{unfinished} of {cache.n_items} rows are not written")
-    if cache.self_check_max_relative is None:
-        faults.append("the self-check is missing: the extraction did not finish")
-    else:
-        dtype = str(cache.manifest["model"].get("dtype"))
-        store = str(cache.manifest.get("store"))
-        fault = self_check_fault(cache.self_check_max_relative, dtype, store)
-        faults += [fault] if fault else []
-    done = cache.done
-    for layer in range(-1, cache.n_layers):
-        name = f"resid_post, layer {layer}" if layer >= 0 else "resid_pre0"
-        values = cache.resid_post(layer) if layer >= 0 else cache.resid_pre0()
-        bad = int((~np.isfinite(values[done])).any(axis=1).sum())
-        if bad:
-            faults.append(f"{name}: {bad} written rows are not finite")
-    if not np.isfinite(cache.answer_logits[done]).all():
-        faults.append("answer_logits: some written rows are not finite")
-    # A prompt of one token has no norm beyond the first position.
-    if not np.isfinite(cache.resid_norm[done & (cache.n_tokens > 1)]).all():
-        faults.append("resid_norm: some written rows are not finite")
-    if len(set(cache.item_id)) < cache.n_items:
-        faults.append("item ids are not unique")
-    items = cache.items()
-    for name in ("item_id", "group_id", "category"):
-        if tuple(getattr(item, name) for item in items) != getattr(cache, name):
-            faults.append(f"{name} differs from what the items say")
-    labels = [-1 if item.label is None else int(item.label) for item in items]
-    if labels != cache.label.tolist():
-        faults.append("label differs from what the items say")
-    if cache.manifest["source"].get("items_sha256") not in (None, items_sha256(items)):
-        faults.append("the items are not those of the manifest")
-    return faults

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import h5py
 
 from activations.layout import ROWS_PER_CHUNK
-from interp.errors import CacheError
+from interp.errors import CacheError, require_choice
 from interp.files import atomic_path
 from interp.hdf5 import new_hdf5
 from interp.vocabulary import Compression
@@ -28,6 +28,7 @@ _ACTIVATIONS: Final = ("resid_post", "resid_pre0")
 
 def require_compression(compression: Compression) -> None:
     """Raise `CacheError` that names the extra, if the compression's package is not installed."""
+    require_choice("compression", compression, get_args(Compression), CacheError)
     if compression == "blosc" and find_spec("hdf5plugin") is None:
         raise CacheError(
             "Blosc compression needs the package hdf5plugin, which is not installed. Install it "

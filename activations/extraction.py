@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from activations.cache import ActivationCache, CacheWriter, manifest_differences
 from activations.captures import relative
 from activations.compression import require_compression
 from activations.passes import Reading, capture_plain, plan_sharing, run_passes
-from interp.errors import ModelError
+from interp.errors import CacheError, ModelError, require_choice
 from interp.files import partial_path
 from interp.items import Item
 from interp.prompts import ANSWER_STUB
@@ -65,7 +65,7 @@ def manifest_of(
 def extract(
     backend: ModelBackend,
     items: Sequence[Item],
-    path: Path,
+    path: str | Path,
     *,
     source: dict[str, Any],
     token_rule: TokenRule = "last_prompt",
@@ -104,6 +104,9 @@ def extract(
         ModelError: an activation is not finite; layer and item are named.
         ItemError: an item has no token for the rule.
     """
+    path = Path(path)
+    require_choice("token_rule", token_rule, get_args(TokenRule), CacheError)
+    require_choice("store", store, get_args(Store), CacheError)
     require_compression(compression)
     prompts = backend.tokenize(items)
     verdicts = backend.verdict_ids(prompts)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from importlib.util import find_spec
+from typing import get_args
 
 from activations.hf import HFBackend
-from interp.errors import ModelError
+from interp.errors import ModelError, require_choice
 from interp.vocabulary import Library
 
 __all__ = ["in_library", "require_library"]
@@ -14,6 +15,7 @@ __all__ = ["in_library", "require_library"]
 
 def require_library(library: Library) -> None:
     """Raise `ModelError` that names the extra, if a library is not installed."""
+    require_choice("library", library, get_args(Library), ModelError)
     if library != "hf" and find_spec(library) is None:
         raise ModelError(
             f"--backend {library} needs the package {library}, which is not installed. Install it "

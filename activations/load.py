@@ -21,6 +21,7 @@ from activations.digests import weights_sha256
 from activations.hf import HFBackend
 from activations.spec import ModelSpec
 from activations.tokens import require_template_args
+from interp.device import usable_device
 from interp.errors import ModelError
 
 __all__ = ["load_backend"]
@@ -34,13 +35,10 @@ def load_backend(spec: ModelSpec) -> HFBackend:
     GGUF weights are dequantised to `spec.dtype`. Remote code is never run.
 
     Raises:
-        ModelError: the model cannot be found or read; says what was tried.
+        ModelError: the device cannot be used, or the model cannot be found or read; says what was
+            tried.
     """
-    device = spec.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    elif device.startswith("cuda") and not torch.cuda.is_available():
-        raise ModelError(f"--device is {device!r}, but torch sees no GPU here. Use auto or cpu.")
+    device = usable_device(spec.device, ModelError)
     files: dict[str, Any] = {}
     options: dict[str, Any] = {}
     where = spec.location

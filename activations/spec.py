@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
-from interp.errors import ModelError, did_you_mean
+from interp.errors import ModelError, did_you_mean, require_choice
+from interp.files import parse_json
 from interp.vocabulary import Dtype, Library, Quantization
 
 __all__ = ["ALIASES", "DEVICE_MAPS", "ModelSpec"]
@@ -75,6 +76,10 @@ class ModelSpec:
             ModelError: missing path, the wheel of an alias is not installed, or settings that do
                 not go together.
         """
+        require_choice("dtype", dtype, get_args(Dtype), ModelError)
+        require_choice("library", library, get_args(Library), ModelError)
+        if quantization is not None:
+            require_choice("quantization", quantization, get_args(Quantization), ModelError)
         kind, location, model_id, revision = _locate(text)
         arguments = dict(template_args or {})
         if library == "transformer_lens":
@@ -120,7 +125,7 @@ def _require_device_map(text: str) -> None:
             f"module to device."
         )
     try:
-        json.loads(text)
+        parse_json(text)
     except json.JSONDecodeError as error:
         raise ModelError(
             f"--device-map is not JSON ({error}); expected an object of module to device, for "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -44,6 +45,13 @@ __all__ = ["app"]
 class _Commands(TyperGroup):
     """Turns a user's mistake into one paragraph on standard error and exit code 2."""
 
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command, with help texts that are shown as they are written."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            _show_brackets(command)
+        return command
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
@@ -66,6 +74,21 @@ class _Commands(TyperGroup):
                 err=True,
             )
             raise typer.Exit(2) from error
+
+
+def _show_brackets(command: Any) -> None:
+    """Escape what would be taken for markup in the help texts of a command and of those below it.
+
+    None of them has any, and `interp[train]` would be shown as `interp`.
+    """
+    for owner in (command, *command.params):
+        for name in ("help", "short_help", "epilog"):
+            text = getattr(owner, name, None)
+            if text:
+                # Once, however often the command is looked up.
+                setattr(owner, name, re.sub(r"(?<!\\)\[(?=[a-z/@#])", r"\\[", text))
+    for child in getattr(command, "commands", {}).values():
+        _show_brackets(child)
 
 
 app = typer.Typer(
@@ -102,7 +125,7 @@ app.command(
 )(answer)
 app.command("drift", epilog="Example: interp drift facts.h5 same.h5")(drift)
 app.command("probe", cls=ProbeCommand, epilog="Example: interp probe facts.h5 --out probe")(probe)
-app.command("probe-compare", epilog="Example: interp probe-compare probe probe")(probe_compare)
+app.command("probe-compare", epilog="Example: interp probe compare probe probe")(probe_compare)
 app.command(
     "direction", epilog="Example: interp direction facts.h5 --layer 15 --out direction.npz"
 )(direction)

@@ -89,7 +89,10 @@ def audit(
     from interp.adapters.runs import audit_runs
     from interp.adapters.writing import audit_to_json, write_audits
     from interp.direction import read_direction
+    from interp.files import require_writable
 
+    if out is not None:
+        require_writable(out, folder=True)
     read = None if direction is None else read_direction(direction)
     folder = None if base is None else _base_path(base)
     runs = audit_runs(
@@ -196,11 +199,11 @@ def compare(
     from experiments.adapter_tables import print_comparisons
     from experiments.compare import compare_adapters, verdict
     from experiments.console import note, print_json, progress, say
-    from interp.files import write_json
+    from interp.files import require_writable, write_json
     from interp.records import run_folder
 
     folders = [last for path in paths for last in _last_adapters(path)]
-    folder = out or run_folder("adapters-compare")
+    folder = require_writable(out or run_folder("adapters-compare"), folder=True)
     opened, found = open_items(source, view, n, seed, map_)
     spec = ModelSpec.parse(base, dtype=dtype, device=device)
     note(f"Loading {spec.model_id} ({dtype}); {len(found)} items of {opened.name}")

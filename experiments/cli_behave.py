@@ -135,21 +135,24 @@ def _probe(folder: Path) -> ProbeOutcome:
 def _write(folder: Path, found: dict[str, Any], kind: str) -> None:
     """Tables first and the JSON last, so that a whole report is one that has it."""
     from figures import draw_behaviour
-    from interp.files import write_csv, write_json
+    from figures.behaviour import FIGURES
+    from interp.files import drawn_files, replaced_together, write_csv, write_json
 
     other = folder / ("behaviour.json" if kind == "published" else "published.json")
     if other.exists():
         raise InterpError(
             f"{folder} holds another kind of report ({other.name}); give another --out."
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, rows in found.items():
-        if not isinstance(rows, list) or name in ("warnings", "notes"):
-            continue
-        if rows:
-            write_csv(folder / f"{name}.csv", rows)
-        else:
-            # A table of an earlier report would pass for one of this report.
-            (folder / f"{name}.csv").unlink(missing_ok=True)
-    write_json(folder / f"{kind}.json", found)
+    # A table or a figure of an earlier report would pass for one of this report.
+    tables = {
+        name: rows
+        for name, rows in found.items()
+        if isinstance(rows, list) and name not in ("warnings", "notes")
+    }
+    gone = (*(f"{name}.csv" for name in tables), *drawn_files(*FIGURES))
+    with replaced_together(folder, last=f"{kind}.json", gone=gone) as aside:
+        for name, rows in tables.items():
+            if rows:
+                write_csv(aside / f"{name}.csv", rows)
+        write_json(aside / f"{kind}.json", found)
     draw_behaviour(folder)

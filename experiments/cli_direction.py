@@ -19,6 +19,7 @@ from experiments.options import (
     layer_numbers,
     read_probe_of,
 )
+from interp.device import usable_device
 from interp.errors import InterpError
 from interp.vocabulary import ProbeKind
 
@@ -101,6 +102,7 @@ def direction(
     from experiments.console import note, print_json
     from experiments.directions import compared, writer_at
     from interp.direction import write_directions
+    from interp.files import require_writable
     from probes import probe_direction
     from steering import fold_direction
 
@@ -111,6 +113,8 @@ def direction(
     if kind == "writer" and model is None:
         raise InterpError("--kind writer reads the model's unembedding: give --model.")
     layers = layer_numbers(layer, "--layer")
+    usable_device(device, InterpError)
+    require_writable(out, folder=False)
     found: list[Direction] = []
     tables: list[CosineTable] = []
     with ActivationCache.open(file) as cache, ExitStack() as stack:

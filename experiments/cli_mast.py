@@ -55,10 +55,12 @@ def inventory(
 
 def _full(path: Path, split: str, out: Path | None) -> dict[str, Any]:
     from experiments.console import progress
-    from interp.files import atomic_path, write_csv
+    from interp.files import atomic_path, require_writable, write_csv
     from interp.mast import read_split, take_inventory
     from interp.mast.split import split_text
 
+    if out is not None:
+        require_writable(out, folder=True)
     units = read_split(split)
     with progress("reading", path.stat().st_size) as advance:
         taken = take_inventory(path, units, progress=advance)

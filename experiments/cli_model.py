@@ -100,9 +100,12 @@ def extract(
     from experiments.console import note, print_json, progress
     from experiments.extracted import describe_caches, print_extracted
     from experiments.tables import self_check_sentence, sharing_sentence
+    from interp.files import require_writable
 
     adapters = _adapters(adapter or [], checkpoints=checkpoints)
     several = checkpoints or len(adapters) > 1
+    if not out.exists():
+        require_writable(out, folder=several)
     opened, found = open_items(source, view, n, seed, map_)
     spec = ModelSpec.parse(
         model,
@@ -301,6 +304,7 @@ def answer(
     from activations.answers import default_new_tokens
     from experiments.console import note, print_json, progress
     from experiments.tables import answer_rows, print_answers, verdict_note
+    from interp.files import require_writable
 
     arguments = template_args(template_arg)
     if thinking is not None:
@@ -312,6 +316,8 @@ def answer(
     # A verdict before the reasoning is not the answer that was asked for.
     condition = condition or ("greedy" if reasons else "both")
     conditions = ANSWER_CONDITIONS if condition == "both" else (condition,)
+    if not out.exists():
+        require_writable(out, folder=False)
     opened, found = open_items(source, view, n, seed, map_)
     spec = ModelSpec.parse(model, dtype=dtype, device=device, template_args=arguments)
     note(f"Loading {spec.model_id} ({dtype}); {len(found)} items of {opened.name}")

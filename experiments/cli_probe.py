@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -11,7 +12,6 @@ from typer.core import TyperCommand
 from experiments.options import (
     CacheArgument,
     COption,
-    FoldsOption,
     GroupOption,
     JsonOption,
     OutFolder,
@@ -42,7 +42,9 @@ def probe(
     file: CacheArgument,
     out: OutFolder,
     C: COption = "0.01",
-    folds: FoldsOption = 5,
+    folds: Annotated[
+        int | None, typer.Option("--folds", help="Outer folds, at least 3; default: 5.")
+    ] = None,
     seed: SeedOption = 0,
     group: GroupOption = "group",
     permutations: PermutationsOption = 200,
@@ -98,14 +100,19 @@ def probe(
     from experiments.console import note, print_json, progress
     from experiments.probe_tables import print_probe
     from figures import draw_probe
+    from interp.files import require_writable
     from probes import read_folds, sweep_layers, write_sweep
 
     if untrained:
         from experiments.untrained import untrained_cache
     if model is not None and not untrained:
         raise InterpError("--model goes with --untrained; a sweep reads the cache alone.")
+    if folds is not None and fold_file is not None:
+        raise InterpError("--folds and --fold-file exclude each other: the file says how many.")
+    n_folds = 5 if folds is None else folds
     size = strength(C)
     held_out = _transfer_kinds(transfer)
+    require_writable(out, folder=True)
     how = {"logistic": f"C = {C}; solver {solver}", "lda": "lda, which has no C"}.get(
         probe, f"{probe}, C = {C}"
     )
@@ -114,39 +121,45 @@ def probe(
     with ActivationCache.open(file) as cache:
         given = None if fold_file is None else read_folds(fold_file, cache.item_id)
         note(
-            f"{cache.n_layers} layers × {folds if given is None else int(given.max()) + 1} folds; "
+            f"{cache.n_layers} layers × {n_folds if given is None else given.max() + 1} folds; "
             f"{permutations} label permutations; {how}"
         )
-        with progress("probes", cache.n_layers + 1) as advance:
-            sweep = sweep_layers(
-                cache,
-                C=size,
-                n_folds=folds,
-                seed=seed,
-                grouping=group,
-                folds=given,
-                probe=probe,
-                one_standard_error=one_standard_error,
-                solver=solver,
-                device=device,
-                n_permutations=permutations,
-                items=cache.items(),
-                wording=text_baselines,
-                transfer=held_out,
-                progress=advance,
-            )
         random = None
-        if untrained:
-            with progress("random weights", cache.n_items) as advance:
-                drawn = untrained_cache(
+        with ExitStack() as stack:
+            drawn = None
+            if untrained:
+                # First: what stands in the folder may be of another seed or model, and the model
+                # may not be found.
+                with progress("random weights", cache.n_items) as advance:
+                    drawn = stack.enter_context(
+                        untrained_cache(
+                            cache,
+                            out / "untrained.h5",
+                            model=model,
+                            device=device,
+                            seed=seed,
+                            progress=advance,
+                        )
+                    )
+            with progress("probes", cache.n_layers + 1) as advance:
+                sweep = sweep_layers(
                     cache,
-                    out / "untrained.h5",
-                    model=model,
-                    device=device,
+                    C=size,
+                    n_folds=n_folds,
                     seed=seed,
+                    grouping=group,
+                    folds=given,
+                    probe=probe,
+                    one_standard_error=one_standard_error,
+                    solver=solver,
+                    device=device,
+                    n_permutations=permutations,
+                    items=cache.items(),
+                    wording=text_baselines,
+                    transfer=held_out,
                     progress=advance,
                 )
-            with drawn:
+            if drawn is not None:
                 random = sweep_layers(
                     drawn,
                     C=size,

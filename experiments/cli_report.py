@@ -21,8 +21,8 @@ def report(
 ) -> None:
     """Write the report of a run: verdicts, figures, numbers and where they come from.
 
-    One file that opens offline. It is drawn from the run's files alone, and names those that have
-    changed since.
+    One file that opens offline. It is drawn from the folder's files alone, and names those that
+    have changed since a run recorded them.
     """
     from figures import write_report
 

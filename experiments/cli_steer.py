@@ -118,7 +118,9 @@ def steer(
     from experiments.steer_inputs import inner_decisions, signed_items, steered_direction
     from experiments.tables import print_steering
     from figures import draw_steering_sweep
-    from interp.files import partial_path, write_json
+    from interp.device import usable_device
+    from interp.errors import InterpError
+    from interp.files import partial_path, require_writable, write_json
     from steering import sweep_steering, write_steering
     from steering.positions import require_positions
     from steering.settings import nonzero_alphas, require_conditions
@@ -131,6 +133,8 @@ def steer(
     names = require_conditions([name.strip() for name in conditions.split(",") if name.strip()])
     require_positions(positions)
     nonzero_alphas(sizes, random_directions)
+    usable_device(device, InterpError)
+    require_writable(out, folder=True)
     if 0 not in sizes:
         note("--alphas has no 0; it is added: the unsteered model is what all cells are read by.")
     with ActivationCache.open(file) as cache:

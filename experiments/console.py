@@ -63,7 +63,7 @@ def _looks_numeric(text: str) -> bool:
 def progress(description: str, total: int) -> Iterator[Callable[[int], None]]:
     """A progress bar with an estimate of the time left; yields the function that advances it."""
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from interp.errors import InterpError, ResultError
+from interp.files import parse_json
 from interp.vocabulary import (
     Compression,
     Dtype,
@@ -263,7 +264,7 @@ def template_args(pairs: list[str] | None) -> dict[str, Any]:
                 f"enable_thinking=false."
             )
         try:
-            result[name] = json.loads(value)
+            result[name] = parse_json(value)
         except json.JSONDecodeError:
             result[name] = value
     return result

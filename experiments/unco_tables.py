@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.console import print_table, say
-from interp.files import write_csv, write_json
+from interp.files import drawn_files, replaced_together, write_csv, write_json
 from interp.sources.unco.report import RecoveryRow, SettingRow
 
 _HEADS = {"correct_after_recovery": "then right", "unclassified": "unclassif."}
@@ -117,12 +117,12 @@ def write_report(
     from figures.unco import draw_unco
 
     first, second = setting_records(settings), recovery_records(recovery)
-    write_csv(folder / "settings.csv", first)
-    if second:
-        write_csv(folder / "recovery.csv", second)
-    else:
-        (folder / "recovery.csv").unlink(missing_ok=True)
-    write_json(folder / "unco.json", {"settings": first, "recovery": second})
+    gone = ("recovery.csv", *drawn_files("unco"))
+    with replaced_together(folder, last="unco.json", gone=gone) as aside:
+        write_csv(aside / "settings.csv", first)
+        if second:
+            write_csv(aside / "recovery.csv", second)
+        write_json(aside / "unco.json", {"settings": first, "recovery": second})
     draw_unco(folder)
 
 

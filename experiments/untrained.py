@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from activations import ActivationCache, HFBackend, ModelSpec, extract, load_backend
-from interp.errors import ModelError
+from interp.errors import CacheError, ModelError
 
 __all__ = ["untrained_cache"]
 
@@ -41,6 +41,7 @@ def untrained_cache(
 
     Raises:
         ModelError: the model cannot be found, or has another shape than the cache.
+        CacheError: the file holds the activations of other weights, for instance of another seed.
     """
     manifest = cache.manifest["model"]
     name = model or manifest["model_id"]
@@ -76,11 +77,14 @@ def untrained_cache(
         model_id=f"{spec.model_id}, untrained",
         template_args=spec.template_args,
     )
-    return extract(
-        backend,
-        cache.items(),
-        path,
-        source=cache.manifest["source"],
-        token_rule=cache.manifest["token_rule"],
-        progress=progress,
-    )
+    try:
+        return extract(
+            backend,
+            cache.items(),
+            path,
+            source=cache.manifest["source"],
+            token_rule=cache.manifest["token_rule"],
+            progress=progress,
+        )
+    except CacheError as error:
+        raise CacheError(f"--untrained, weights drawn with --seed {seed}: {error}") from error

@@ -26,7 +26,7 @@ _LABELS: Final = {
 }
 
 
-def draw_adapters(folder: Path) -> tuple[Path, ...]:
+def draw_adapters(folder: str | Path) -> tuple[Path, ...]:
     """Draw the figures of an audit into `figures/` below its folder.
 
     The heat map and the spectrum are of the last adapter; the trajectory needs two or more.
@@ -40,6 +40,7 @@ def draw_adapters(folder: Path) -> tuple[Path, ...]:
     Raises:
         ResultError: the file is missing or is no audit.
     """
+    folder = Path(folder)
     result = read_json(folder / "audit.json", "an adapter audit")
     audits = result.get("audits")
     if not isinstance(audits, list) or not audits:

@@ -19,7 +19,7 @@ __all__ = ["draw_behaviour"]
 
 _Rows = Sequence[Mapping[str, Any]]
 
-_FIGURES: Final = (
+FIGURES: Final = (
     *("scores", "injection", "toggle", "training", "probe", "lengths", "axes", "published"),
 )
 _WRONG: Final = COLOURS["probe"]
@@ -33,7 +33,7 @@ _POLICIES: Final = (
 _ONE_MODEL: Final = "one model, non-answers counted wrong"
 
 
-def draw_behaviour(folder: Path) -> tuple[Path, ...]:
+def draw_behaviour(folder: str | Path) -> tuple[Path, ...]:
     """Draw what the report in a folder allows, into `figures/` below it.
 
     Args:
@@ -45,6 +45,7 @@ def draw_behaviour(folder: Path) -> tuple[Path, ...]:
     Raises:
         ResultError: neither file is there.
     """
+    folder = Path(folder)
     drawn: dict[str, Figure] = {}
     with styled():
         if (folder / "behaviour.json").is_file():
@@ -78,7 +79,7 @@ def draw_behaviour(folder: Path) -> tuple[Path, ...]:
                 f"{folder} has neither behaviour.json nor published.json. Make one with "
                 f"`interp behave report --out {folder}`."
             )
-        for name in _FIGURES:
+        for name in FIGURES:
             if name not in drawn:
                 # Left over from an earlier report into this folder.
                 for suffix in (".png", ".pdf"):

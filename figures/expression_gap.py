@@ -26,7 +26,7 @@ __all__ = [
 _CHANCE = 0.5
 
 
-def draw_expression_gap(run: Path) -> tuple[Path, ...]:
+def draw_expression_gap(run: str | Path) -> tuple[Path, ...]:
     """Draw all figures of a run folder into `figures/` below it.
 
     Args:
@@ -38,6 +38,7 @@ def draw_expression_gap(run: Path) -> tuple[Path, ...]:
     Raises:
         ResultError: a result file is missing.
     """
+    run = Path(run)
     probe = read_json(run / "probe" / "probe.json", "the summary of a probe sweep")
     steering = read_json(run / "steer" / "steer.json", "the summary of a steering sweep")
     readouts = read_json(run / "readouts.json", "the readouts of an expression-gap run")
@@ -60,7 +61,7 @@ def _title(data: Mapping[str, Any]) -> str:
     )
 
 
-def draw_probe(folder: Path) -> Path:
+def draw_probe(folder: str | Path) -> Path:
     """Draw `accuracy_by_layer` of a probe folder into it.
 
     Args:
@@ -72,6 +73,7 @@ def draw_probe(folder: Path) -> Path:
     Raises:
         ResultError: the summary is missing.
     """
+    folder = Path(folder)
     probe = read_json(folder / "probe.json", "the summary of a probe sweep")
     with styled():
         figure = draw_accuracy_by_layer(probe)

@@ -21,7 +21,7 @@ _PALETTE: Final = (COLOURS["probe"], COLOURS["nested"], COLOURS["calibrated"], C
 _POOLS: Final = {"train": "training items", "held_out": "held-out items"}
 
 
-def draw_grpo_audit(folder: Path) -> tuple[Path, ...]:
+def draw_grpo_audit(folder: str | Path) -> tuple[Path, ...]:
     """Draw `figures/trajectories.png` (a PDF lies beside it) of a run folder.
 
     Left and middle: ρ of the most changed module, and max|ΔW|, over the optimiser steps, with the
@@ -31,6 +31,7 @@ def draw_grpo_audit(folder: Path) -> tuple[Path, ...]:
     Raises:
         ResultError: a file of the run is missing, or is not what it should be.
     """
+    folder = Path(folder)
     result = read_json(folder / "grpo_audit.json", "the result of a grpo-audit run")
     runs = result.get("runs")
     if not isinstance(runs, list) or not runs:

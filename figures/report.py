@@ -25,6 +25,11 @@ from interp.records import RunRecord, read_run
 
 __all__ = ["write_report"]
 
+_NO_NUMBERS: Final = frozenset(
+    ("verdict", "layers", "transfer", "manifest", "reliability_nested", "accuracy_best_layer_note")
+)
+"""Entries of a probe's summary that have a place of their own, or none in a table."""
+
 _TEMPLATE: Final = Path(__file__).parent / "templates" / "report.html.jinja"
 
 
@@ -47,7 +52,7 @@ class _Image:
     uri: str
 
 
-def write_report(run: Path, out: Path | None = None) -> Path:
+def write_report(run: str | Path, out: str | Path | None = None) -> Path:
     """Write the report of a run folder, or of the folder of one steering or probe sweep.
 
     The same files give the same report, byte for byte. Files that the run's record lists and that
@@ -63,6 +68,7 @@ def write_report(run: Path, out: Path | None = None) -> Path:
     Raises:
         ResultError: the folder holds no result, or one that is damaged.
     """
+    run = Path(run)
     if not run.is_dir():
         raise ResultError(f"{run} is no folder; expected the folder of a run.")
     record = read_run(run) if (run / "run.json").exists() else None
@@ -77,6 +83,8 @@ def write_report(run: Path, out: Path | None = None) -> Path:
     with styled():
         figures = _figures(run, probe, steering, readouts)
     tables = []
+    if probe is not None:
+        tables += _probed(probe[1])
     if steering is not None:
         tables.append(_conditions(steering[1]))
     if record is not None:
@@ -87,6 +95,9 @@ def write_report(run: Path, out: Path | None = None) -> Path:
             _pairs("Model", record.model),
             _pairs("Items", record.source),
         ]
+    else:
+        alone = probe or steering
+        tables += [] if alone is None else _origin(alone[1])
     text = _rendered(
         title=run.resolve().name if record is None else f"{record.experiment}: {record.run_id}",
         faults=[] if record is None else _faults(run, record),
@@ -98,7 +109,7 @@ def write_report(run: Path, out: Path | None = None) -> Path:
         images=[_embedded(figure, caption) for caption, figure in figures],
         tables=[table for table in tables if table.rows],
     )
-    target = run / "report.html" if out is None else out
+    target = run / "report.html" if out is None else Path(out)
     with atomic_path(target) as aside:
         aside.write_text(text, encoding="utf-8")
     return target
@@ -127,8 +138,9 @@ def _figures(run: Path, probe: Found, steering: Found, readouts: Found) -> list[
                 f"({type(error).__name__}: {error}). Run the command that wrote it again."
             ) from error
 
-    if probe is not None and readouts is not None:
-        draw("Accuracy by layer", draw_accuracy_by_layer, probe[1], readouts[1])
+    if probe is not None:
+        said = None if readouts is None else readouts[1]
+        draw("Accuracy by layer", draw_accuracy_by_layer, probe[1], said)
     if readouts is not None:
         draw("Represented and expressed", draw_four_way, readouts[1])
     if steering is not None:
@@ -195,6 +207,38 @@ def _cell(value: object) -> _Cell:
 def _pairs(title: str, values: Mapping[str, Any]) -> _Table:
     rows = tuple((_Cell(str(name), False), _cell(value)) for name, value in values.items())
     return _Table(title, ("", "value"), rows)
+
+
+def _probed(probe: Mapping[str, Any]) -> list[_Table]:
+    """The numbers of a probe's summary, its layers, and what was held out."""
+    numbers = {name: value for name, value in probe.items() if name not in _NO_NUMBERS}
+    if isinstance(numbers.get("untrained"), Mapping):
+        # A number a layer is no row of a table.
+        kept = {k: v for k, v in numbers["untrained"].items() if k != "accuracy_by_layer"}
+        numbers["untrained"] = kept
+    held_out = probe.get("transfer") or {}
+    return [
+        _pairs("Probe", numbers),
+        _rows("Probe, layer by layer", probe.get("layers") or []),
+        *(_rows(f"Each {kind} held out", rows) for kind, rows in held_out.items()),
+    ]
+
+
+def _origin(summary: Mapping[str, Any]) -> list[_Table]:
+    """Where the numbers of a sweep come from, of which there is no record of a run."""
+    manifest = dict(summary.get("manifest") or {})
+    return [
+        _pairs("Model", manifest.pop("model", {})),
+        _pairs("Items", manifest.pop("source", {})),
+        _pairs("Activations", manifest),
+    ]
+
+
+def _rows(title: str, rows: Sequence[Mapping[str, Any]]) -> _Table:
+    """A row a mapping, with the columns of the first."""
+    columns = tuple(rows[0]) if rows else ()
+    cells = tuple(tuple(_cell(row.get(column)) for column in columns) for row in rows)
+    return _Table(title, columns, cells)
 
 
 def _conditions(steering: Mapping[str, Any]) -> _Table:

@@ -45,7 +45,7 @@ _LEAST_SPAN: Final = 0.2
 """Of the accuracy axis."""
 
 
-def draw_steering_sweep(folder: Path) -> tuple[Path, ...]:
+def draw_steering_sweep(folder: str | Path) -> tuple[Path, ...]:
     """Draw all figures of a steering sweep into `figures/` below its folder.
 
     Args:
@@ -57,6 +57,7 @@ def draw_steering_sweep(folder: Path) -> tuple[Path, ...]:
     Raises:
         ResultError: a file is missing or is not of a steering sweep.
     """
+    folder = Path(folder)
     summary = read_json(folder / "steer.json", "the summary of a steering sweep")
     cells = read_cells(folder / "draws.csv")
     with styled():

@@ -24,6 +24,7 @@ __all__ = [
     "SteeringError",
     "TrainingError",
     "did_you_mean",
+    "require_choice",
 ]
 
 
@@ -86,3 +87,19 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if near:
         return f"Did you mean {' or '.join(near)}?"
     return f"Known: {', '.join(names)}."
+
+
+def require_choice(
+    what: str, value: object, choices: Iterable[str], error: type[InterpError]
+) -> None:
+    """Raise `error` unless the value is one of the choices; a misspelt one means nothing else.
+
+    Args:
+        what: name of the argument.
+        value: what was given for it.
+        choices: all that it may be, such as `get_args` of its type.
+        error: to raise.
+    """
+    names = list(choices)
+    if not isinstance(value, str) or value not in names:
+        raise error(f"{what} is {value!r}; expected one of {', '.join(names)}.")

@@ -8,7 +8,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -17,12 +18,15 @@ from interp.errors import InterpError, ResultError
 
 __all__ = [
     "atomic_path",
+    "drawn_files",
     "new_file",
     "numbered_lines",
+    "parse_json",
     "partial_path",
     "read_json",
     "replaced_together",
     "require_file",
+    "require_writable",
     "sha256_file",
     "sha256_json",
     "write_csv",
@@ -80,6 +84,11 @@ def replaced_together(folder: Path, *, last: str, gone: Sequence[str] = ()) -> I
         shutil.rmtree(aside, ignore_errors=True)
 
 
+def drawn_files(*names: str, below: str = "figures/") -> tuple[str, ...]:
+    """Both files of each figure, which `replaced_together` takes away with what they show."""
+    return tuple(f"{below}{name}{end}" for name in names for end in (".png", ".pdf"))
+
+
 def _naming(error: OSError, aside: Path, path: Path) -> OSError:
     """The error, with the name of what the user knows of instead of the one aside, or of none."""
     name = str(error.filename)
@@ -124,6 +133,34 @@ def require_file(path: Path, what: str, error: type[InterpError]) -> Path:
     raise error(f"There is no file {path}; expected {what}. Check the path.")
 
 
+def require_writable(path: Path, *, folder: bool, option: str = "--out") -> Path:
+    """Return `path` if a result can be written there, before the work that leads to it.
+
+    Nothing is made but a folder that is gone again, in the nearest one that there is.
+
+    Args:
+        path: of the result.
+        folder: whether it is a folder of files, or one file.
+        option: that the path was given by.
+
+    Raises:
+        ResultError: something is in the way.
+        OSError: the place cannot be written to.
+    """
+    if not folder and path.is_dir():
+        raise ResultError(f"{option} is {path}, which is a folder; expected a file's path.")
+    above = path if folder else path.parent
+    while not os.path.lexists(above):
+        above = above.parent
+    if not above.is_dir():
+        raise ResultError(f"{option} is {path}, but {above} is no folder. Choose another path.")
+    try:
+        tempfile.TemporaryDirectory(prefix=".interp-", dir=above).cleanup()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    return path
+
+
 def sha256_file(path: Path) -> str:
     """Hex sha256 of a file's bytes."""
     with path.open("rb") as handle:
@@ -166,6 +203,30 @@ def numbered_lines(path: Path, what: str, error: type[InterpError]) -> tuple[tup
     return tuple((number, line) for number, line in enumerate(lines, start=1) if line.strip())
 
 
+def parse_json(text: str, *, parse_constant: Callable[[str], Any] | None = None) -> Any:
+    """A JSON value from a text of somebody else's.
+
+    Args:
+        text: of any size and depth.
+        parse_constant: called with `NaN`, `Infinity` and `-Infinity`; None takes them as numbers.
+
+    Raises:
+        json.JSONDecodeError: it is not JSON, or is nested deeper or has longer numbers than Python
+            reads.
+    """
+    try:
+        return json.loads(text, parse_constant=parse_constant)
+    except json.JSONDecodeError:
+        raise
+    except RecursionError as error:
+        raise json.JSONDecodeError("nested too deeply", text, 0) from error
+    except ValueError as error:
+        # Not of ours: a number of thousands of digits.
+        if not str(error).startswith("Exceeds the limit"):
+            raise
+        raise json.JSONDecodeError("a number of too many digits", text, 0) from error
+
+
 def read_json(path: Path, what: str) -> dict[str, Any]:
     """Read one JSON object.
 
@@ -174,7 +235,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     """
     require_file(path, what, ResultError)
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ResultError(f"{path} is not JSON ({error}); expected {what}.") from error
     if not isinstance(value, dict):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from interp.errors import ResultError, did_you_mean
-from interp.files import atomic_path, numbered_lines
+from interp.files import atomic_path, numbered_lines, parse_json
 from interp.vocabulary import AnswerCondition
 
 __all__ = ["Answer", "bare_verdict", "parse_verdict", "read_answers", "write_answers"]
@@ -98,25 +98,27 @@ class Answer:
 _FIELDS: Final = tuple(field.name for field in fields(Answer))
 
 
-def write_answers(path: Path, answers: Iterable[Answer]) -> None:
+def write_answers(path: str | Path, answers: Iterable[Answer]) -> None:
     """Write one answer a line, atomically."""
+    path = Path(path)
     with atomic_path(path) as aside, aside.open("w", encoding="utf-8") as handle:
         for answer in answers:
             handle.write(json.dumps(asdict(answer), ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_answers(path: Path) -> tuple[Answer, ...]:
+def read_answers(path: str | Path) -> tuple[Answer, ...]:
     """Read an answer file.
 
     Raises:
         ResultError: names the file and the line that does not hold an answer.
     """
+    path = Path(path)
     answers: list[Answer] = []
     what = "an answer file (one JSON object a line)"
     for number, line in numbered_lines(path, what, ResultError):
         where = f"{path}, line {number}"
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except json.JSONDecodeError as error:
             raise ResultError(f"{where}: not an answer ({error}).") from error
         if not isinstance(row, dict):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from interp.errors import ItemError
-from interp.files import atomic_path, numbered_lines, sha256_json
+from interp.files import atomic_path, numbered_lines, parse_json, sha256_json
 
 __all__ = [
     "ITEM_FIELDS",
@@ -194,8 +194,9 @@ def items_sha256(items: Iterable[Item]) -> str:
     return sha256_json([item_to_record(item) for item in items])
 
 
-def write_items(path: Path, items: Iterable[Item]) -> None:
+def write_items(path: str | Path, items: Iterable[Item]) -> None:
     """Write one item a line, atomically."""
+    path = Path(path)
     with atomic_path(path) as aside, aside.open("w", encoding="utf-8") as handle:
         for item in items:
             handle.write(
@@ -203,16 +204,17 @@ def write_items(path: Path, items: Iterable[Item]) -> None:
             )
 
 
-def read_items(path: Path) -> tuple[Item, ...]:
+def read_items(path: str | Path) -> tuple[Item, ...]:
     """Read what `write_items` wrote.
 
     Raises:
         ItemError: names the file and the line that breaks the contract.
     """
+    path = Path(path)
     items: list[Item] = []
     for number, line in numbered_lines(path, "a JSONL file with one item a line", ItemError):
         try:
-            items.append(item_from_record(json.loads(line)))
+            items.append(item_from_record(parse_json(line)))
         except (json.JSONDecodeError, ItemError) as error:
             raise ItemError(f"{path}, line {number}: {error}") from error
     require_unique_ids(items, str(path))

@@ -230,12 +230,13 @@ def finish_run(
     return record
 
 
-def read_run(folder: Path) -> RunRecord:
+def read_run(folder: str | Path) -> RunRecord:
     """Read a run's record.
 
     Raises:
         ResultError: there is none, or it has other fields than this version writes.
     """
+    folder = Path(folder)
     path = folder / "run.json"
     value = read_json(path, "a run record")
     try:

@@ -38,8 +38,9 @@ from probes.newton import (
     row_space,
 )
 from probes.scaling import Common, standardise, standardise_together
+from probes.sets import FEW, SetsSpace
 from probes.solver import require_strength
-from probes.spaces import FEW, FeatureSpace, RowSpace, SetsSpace
+from probes.spaces import FeatureSpace, RowSpace
 from probes.steps import Conjugate, Direct, Steps
 
 __all__ = ["Decisions", "Split", "decide_held_out"]
@@ -188,10 +189,10 @@ def _solve(
     for index, split in enumerate(splits):
         own = slice(index * each, (index + 1) * each)
         values = solved.values[..., own]
-        if isinstance(space, SetsSpace) or len(values) == len(common.z):
+        if isinstance(space, SetsSpace) or space.whole:
             values = values[split.shown]
         else:
-            flat = solved.coefficients[..., own].reshape(space.n_coefficients, -1)
+            flat = values.reshape(space.n_coefficients, -1)
             values = space.outside(common.z[split.shown], index, flat).reshape(
                 -1, *values.shape[1:]
             )

@@ -11,12 +11,13 @@ there are at most as many training items as features.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from interp.errors import ProbeError
+from interp.errors import ProbeError, require_choice
 from interp.vocabulary import ClosedForm
 from probes.scaling import standardise
 from probes.solver import require_strength
@@ -59,6 +60,7 @@ def closed_weights(
     strengths: Sequence[float],
 ) -> Fit:
     """Weights and intercepts on standardised features z (n, d)."""
+    require_choice("kind", kind, get_args(ClosedForm), ProbeError)
     for c in strengths:
         require_strength(c)
     inside = labels.sum(axis=0)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 from numpy.typing import NDArray
 
 from activations import ActivationCache
 from interp.direction import Direction
-from interp.errors import ProbeError
+from interp.errors import ProbeError, require_choice
 from interp.vocabulary import ProbeKind
 from probes.closed import closed_weights
 from probes.scaling import standardise
@@ -36,8 +38,10 @@ def probe_direction(
         kind: which probe.
 
     Raises:
-        ProbeError: an item has no label, a class is missing, or the weights are zero.
+        ProbeError: an unknown kind, an item has no label, a class is missing, or the weights are
+            zero.
     """
+    require_choice("kind", kind, get_args(ProbeKind), ProbeError)
     if (cache.label < 0).any():
         raise ProbeError("Some items have no label; directions need True/False items.")
     kept = np.ones(cache.n_items, dtype=bool) if training is None else training

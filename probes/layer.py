@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from interp.errors import ProbeError
+from interp.device import usable_device
+from interp.errors import ProbeError, require_choice
 from interp.statistics import class_weights
 from interp.vocabulary import ProbeKind, Solver
 from probes.batched import Split, decide_held_out
@@ -72,6 +72,7 @@ def probe_named(kind: ProbeKind, solver: Solver, device: str = "cpu") -> Decide:
     Raises:
         ProbeError: scikit-learn's solver is asked of a closed form.
     """
+    require_choice("probe", kind, get_args(ProbeKind), ProbeError)
     if kind == "logistic":
         return solver_named(solver, device)
     if solver == "sklearn":
@@ -98,9 +99,10 @@ def one_by_one(decide_one: DecideOne) -> Decide:
 
 def solver_named(solver: Solver, device: str = "cpu") -> Decide:
     """The solver of that name; `auto` takes a GPU if there is one (for `batched` only)."""
+    require_choice("solver", solver, get_args(Solver), ProbeError)
     if solver == "sklearn":
         return one_by_one(_decide_by_sklearn)
-    place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    place = usable_device(device, ProbeError)
 
     def decide(
         features: NDArray[np.float32],

@@ -38,15 +38,14 @@ class Solutions:
     """What `solve_columns` found.
 
     Attributes:
-        coefficients: (k, n_strengths, columns).
-        intercepts: (n_strengths, columns).
-        values: (n, n_strengths, columns) decisions.
+        values: (n, n_strengths, columns) decisions where the space has all items, else the
+            coefficients (k, n_strengths, columns).
+        intercepts: (n_strengths, columns), which are part of decisions.
         worst: the largest relative gradient.
     """
 
-    coefficients: Double
-    intercepts: Double
     values: Double
+    intercepts: Double
     worst: float
 
 
@@ -78,9 +77,8 @@ def solve_columns(
     odds = np.log((half < 0).sum(axis=0) / (half > 0).sum(axis=0))
     points = [(0.0, _Point(zero, start, odds))]
     worst = 0.0
-    coefficients = np.empty((len(zero), len(strengths), half.shape[1]))
-    intercepts = np.empty(coefficients.shape[1:])
-    values = np.empty((len(half), *intercepts.shape))
+    intercepts = np.empty((len(strengths), half.shape[1]))
+    values = np.empty((len(half if space.whole else zero), *intercepts.shape))
     for index, c in enumerate(strengths):
         run = _Run(space, steps(), c, decision_error, relative_gradient)
         solved = run.minimise(_start(space, points, c), c * np.maximum(scale, 1))
@@ -88,9 +86,9 @@ def solve_columns(
             return None
         worst = max(worst, run.worst)
         points = [*(point for point in points[-2:] if point[0] < c), (c, solved)]
-        coefficients[:, index], intercepts[index] = solved.coefficients, solved.intercept
-        values[:, index] = solved.values + solved.intercept
-    return Solutions(coefficients, intercepts, values, worst)
+        intercepts[index] = solved.intercept
+        values[:, index] = solved.values + solved.intercept if space.whole else solved.coefficients
+    return Solutions(values, intercepts, worst)
 
 
 class _Point:

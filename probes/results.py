@@ -217,12 +217,13 @@ def _read_transfers(group: h5py.Group) -> tuple[Transfer, ...]:
     )
 
 
-def read_sweep(folder: Path) -> ProbeSweep:
+def read_sweep(folder: str | Path) -> ProbeSweep:
     """Read a probe folder.
 
     Raises:
         ResultError: missing, damaged, or not a probe folder.
     """
+    folder = Path(folder)
     if not folder.is_dir():
         raise ResultError(f"There is no probe folder {folder}. Make one with `interp probe`.")
     require_file(folder / "probe.json", "the summary of a finished probe sweep", ResultError)

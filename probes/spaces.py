@@ -20,20 +20,14 @@ from probes.products import Double, Items, Single, dots
 from probes.scaling import Common
 
 __all__ = [
-    "FEW",
     "ConjugateSpace",
     "FeatureSpace",
     "Inverse",
     "RowSpace",
-    "SetsSpace",
     "Space",
 ]
 
 Inverse = Callable[[Single], Single]
-
-FEW: Final = 4
-"""Up to so many label vectors each get a factor of their own in the row space, and products with
-the items rather than with a float64 Gram matrix."""
 
 _PATIENCE: Final = 20.0
 """In the feature space, steps for each e-fold of the gradient from which a preconditioner pays."""
@@ -48,9 +42,6 @@ _CHEAP: Final = 16
 _STALE: Final = 1
 """Steps for an e-fold that show a preconditioner of other weights to be out of date."""
 
-_WIDEST: Final = 1.4
-"""Up to so many times the common scale that of a set is near it."""
-
 
 class Space(Protocol):
     """What the coefficients are.
@@ -59,11 +50,13 @@ class Space(Protocol):
         against: (n, columns): −1 True, 1 False, 0 outside the training set of the column.
         n_coefficients: of a column.
         radius: largest norm of an item.
+        whole: whether the rows are all items, and not those of a training set.
     """
 
     against: Double
     n_coefficients: int
     radius: float
+    whole: bool
 
     def take(self, columns: NDArray[np.bool_], /) -> Space:
         """The same for some of the columns."""
@@ -132,101 +125,10 @@ class ConjugateSpace(Space, Protocol):
         """
 
 
-class SetsSpace:
-    """Coefficients are weights of the items of several training sets, each for few label vectors.
-
-    Rows are all items, and coefficients outside the training set are zero. A Gram matrix for each
-    set's own scale costs as much as some steps on all sets. For one strength that is not large a
-    matrix for the common scale gives factors that are near enough, and products are with the items.
-    """
-
-    def __init__(
-        self, common: Common, training: NDArray[np.bool_], labels: NDArray[np.bool_], *, own: bool
-    ):
-        """Gram matrices.
-
-        Args:
-            common: items and the scale of each set.
-            training: (n, n_sets) of bool.
-            labels: (n, n_labels) of bool.
-            own: whether each set gets a Gram matrix of its own; so it does where scales differ.
-        """
-        z, widest = common.z, float(common.scale.max())
-        self.items = Items(z)
-        self.rows = [np.flatnonzero(kept) for kept in training.T]
-        against = np.where(labels, -1.0, 1.0)[:, None] * training[:, :, None]
-        self.against = against.reshape(len(z), -1)
-        self.set_of = np.repeat(np.arange(len(self.rows)), labels.shape[1])
-        self.squares = common.scale[:, self.set_of] ** 2
-        self.n_coefficients = len(z)
-        self.radius = float(np.sqrt(np.einsum("ij,ij->i", z, z).max())) * widest
-        self.common: Single | None = None
-        self.kernels: list[Single] = []
-        # Where sets are small shares of the items, the common matrix is the larger one.
-        apart = sum(len(rows) ** 2 for rows in self.rows) < len(z) ** 2
-        if own or apart or widest > _WIDEST:
-            for rows, scale in zip(self.rows, common.scale.T, strict=True):
-                scaled = z[rows]
-                scaled *= scale
-                self.kernels.append(scaled @ scaled.T)
-        else:
-            self.common = z @ z.T
-        self.excess = np.float32(1 if self.common is None else widest**2)
-
-    def rows_of(self, column: int) -> NDArray[np.int64]:
-        """The items of the column's set."""
-        return self.rows[int(self.set_of[column])]
-
-    def kernel_of(self, column: int) -> Single:
-        """Inner products of these items, of the common scale if there is no other; a copy."""
-        if self.common is None:
-            return self.kernels[int(self.set_of[column])].copy()
-        rows = self.rows_of(column)
-        found: Single = self.common[rows].take(rows, axis=1)
-        return found
-
-    def take(self, columns: NDArray[np.bool_]) -> SetsSpace:
-        part = copy(self)
-        part.against, part.set_of = self.against[:, columns], self.set_of[columns]
-        part.squares = self.squares[:, columns]
-        return part
-
-    def decisions(self, coefficients: Double) -> Double:
-        return self.items.times(self.squares * self.items.pulled(coefficients))
-
-    def pull(self, residual: Double) -> Double:
-        return residual
-
-    def penalty(self, coefficients: Double, values: Double) -> Double:
-        return dots(coefficients, values)
-
-    def squared(self, coefficients: Single, bound: bool, /) -> tuple[Single, Single]:
-        if not bound:
-            lifted = self.lift(coefficients)
-            return np.maximum(dots(coefficients, lifted), 0), lifted
-        lifted = self._by_kernels(coefficients)
-        # No feature is wider in a set than in the common scale by more than the root of `excess`.
-        return self.excess * np.maximum(dots(coefficients, lifted), 0), lifted
-
-    def lift(self, coefficients: Single) -> Single:
-        if self.common is None:
-            return self._by_kernels(coefficients)
-        return self.items.times(self.squares * self.items.pulled(coefficients))
-
-    def _by_kernels(self, coefficients: Single) -> Single:
-        if self.common is not None:
-            return self.common @ coefficients
-        lifted = np.zeros_like(coefficients)
-        for column in range(coefficients.shape[1]):
-            rows = self.rows_of(column)
-            kernel = self.kernels[int(self.set_of[column])]
-            lifted[rows, column] = kernel @ coefficients[rows, column]
-        return lifted
-
-
 class RowSpace:
     """Coefficients are weights of the items of one training set."""
 
+    whole = False
     loosest = 0.1
     slow = 40.0
 
@@ -288,13 +190,12 @@ class RowSpace:
     def inverse(self, now: Inverse | None, weights: Double, rate: float) -> Inverse | None:
         if now is not None and rate <= _STALE:
             return now
-        # (I + S²K)⁻¹ = S·(I + S·K·S)⁻¹·S⁻¹, symmetric under the inner product uᵀKv.
-        s = np.sqrt(weights).astype(np.float32)
-        inverted = _inverted(self.kernel, s)
+        # (I + WK)⁻¹ = (W⁻¹ + K)⁻¹·W⁻¹, symmetric under the inner product uᵀKv.
+        ridge = (1 / weights).astype(np.float32)
+        inverted = _inverted(self.kernel, ridge)
         if inverted is None:
             return None
-        inverted *= s[:, None]
-        inverted /= s
+        inverted *= ridge
         return lambda r: inverted @ r
 
     def outside(self, shown: Single, _of_set: int, coefficients: Double) -> Double:
@@ -312,9 +213,9 @@ class FeatureSpace:
 
     def __init__(self, common: Common, training: NDArray[np.bool_], labels: NDArray[np.bool_]):
         """Items that all training sets share; the arguments are those of `RowSpace`."""
-        alone = training.shape[1] == 1
-        kept = training[:, 0] if alone else np.ones(len(training), dtype=bool)
-        self.items = Items(common.z[kept] if alone else common.z)
+        self.whole = training.shape[1] > 1
+        kept = np.ones(len(training), dtype=bool) if self.whole else training[:, 0]
+        self.items = Items(common.z if self.whole else common.z[kept])
         self.scale = common.scale
         against = np.where(labels[kept], -1.0, 1.0)[:, None] * training[kept][:, :, None]
         self.against = against.reshape(len(against), -1)
@@ -380,11 +281,10 @@ class FeatureSpace:
         return Items(shown).times(self.scale[:, [of_set]] * coefficients)
 
 
-def _inverted(kernel: Single, s: Single) -> Single | None:
-    """(I + S·K·S)⁻¹; None if float32 cannot."""
-    matrix = kernel * s[:, None]
-    matrix *= s
-    matrix.ravel()[:: len(matrix) + 1] += 1
+def _inverted(kernel: Single, ridge: Single) -> Single | None:
+    """(W⁻¹ + K)⁻¹; None if float32 cannot."""
+    matrix = kernel.copy()
+    matrix.ravel()[:: len(matrix) + 1] += ridge
     # The transpose of a symmetric matrix is itself, in the order that LAPACK works in place.
     factor, failed = lapack.spotrf(matrix.T, lower=1, overwrite_a=1, clean=1)
     if failed:

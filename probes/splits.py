@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
-from interp.errors import ProbeError
+from interp.errors import ProbeError, require_choice
 from interp.files import read_json
 from interp.vocabulary import Grouping
 
@@ -36,6 +37,7 @@ def make_folds(
     Raises:
         ProbeError: one class only, fewer groups than folds, or a fold without one of the classes.
     """
+    require_choice("grouping", grouping, get_args(Grouping), ProbeError)
     if n_folds < 3:
         raise ProbeError(
             f"--folds is {n_folds}; expected at least 3, since the layer is chosen by "
@@ -76,13 +78,15 @@ def make_folds(
     return folds
 
 
-def read_folds(path: Path, item_ids: Sequence[str]) -> NDArray[np.int64]:
+def read_folds(path: str | Path, item_ids: Sequence[str]) -> NDArray[np.int64]:
     """(n_items,) folds from a JSON object of item id → fold; ids of other items are ignored.
 
     Raises:
         ResultError: not a JSON object.
-        ProbeError: an item has no fold, or a fold is not an integer from 0.
+        ProbeError: an item has no fold, or a fold is not an integer from 0 below the number of
+            items.
     """
+    path = Path(path)
     found = read_json(path, "a fold file, a JSON object of item id to fold")
     missing = [item_id for item_id in item_ids if item_id not in found]
     if missing:
@@ -92,21 +96,23 @@ def read_folds(path: Path, item_ids: Sequence[str]) -> NDArray[np.int64]:
         )
     for item_id in item_ids:
         fold = found[item_id]
-        if isinstance(fold, bool) or not isinstance(fold, int) or fold < 0:
+        whole = isinstance(fold, int) and not isinstance(fold, bool)
+        if not whole or not 0 <= fold < len(item_ids):
             raise ProbeError(
-                f"{path}: the fold of {item_id!r} is {fold!r}; expected an integer from 0."
+                f"{path}: the fold of {item_id!r} is {fold!r:.40}; expected an integer from 0 that "
+                f"is smaller than the number of items ({len(item_ids)})."
             )
     return np.array([found[item_id] for item_id in item_ids], dtype=np.int64)
 
 
 def check_folds(
-    folds: NDArray[np.int64],
+    folds: Sequence[int] | NDArray[np.integer],
     labels: NDArray[np.bool_],
     group_ids: Sequence[str],
     *,
     grouping: Grouping = "group",
-) -> None:
-    """Refuse folds that cut a group, leave a gap, or miss a class.
+) -> NDArray[np.int64]:
+    """Refuse folds that cut a group, leave a gap, or miss a class; return them as an array.
 
     Args:
         folds: (n_items,) from 0.
@@ -115,22 +121,32 @@ def check_folds(
         grouping: whether groups must be whole.
 
     Raises:
-        ProbeError: naming the group or the fold.
+        ProbeError: naming the group or the fold; or these are not one integer an item.
     """
-    found = np.unique(folds).tolist()
+    given = np.asarray(folds)
+    if given.shape != (len(labels),):
+        raise ProbeError(
+            f"folds has the shape {given.shape}; expected ({len(labels)},), one fold an item."
+        )
+    if given.dtype.kind not in "iu":
+        raise ProbeError(f"folds holds {given.dtype.name} values; expected integers from 0.")
+    whole = given.astype(np.int64)
+    require_choice("grouping", grouping, get_args(Grouping), ProbeError)
+    found = np.unique(whole).tolist()
     if found != list(range(len(found))) or len(found) < 3:
         raise ProbeError(
             f"The folds are {found}; expected at least 3, numbered from 0 without a gap."
         )
     if grouping == "group":
         fold_of: dict[str, int] = {}
-        for group, fold in zip(group_ids, folds.tolist(), strict=True):
+        for group, fold in zip(group_ids, whole.tolist(), strict=True):
             if fold_of.setdefault(group, fold) != fold:
                 raise ProbeError(
                     f"The folds cut group {group!r}: it has items in folds {fold_of[group]} and "
                     f"{fold}. Keep its items together, or use --group none (which leaks)."
                 )
-    _require_both_classes(folds, labels, "Move groups of the other class into it.")
+    _require_both_classes(whole, labels, "Move groups of the other class into it.")
+    return whole
 
 
 def _require_both_classes(folds: NDArray[np.int64], labels: NDArray[np.bool_], what: str) -> None:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
 from probes.products import Double, Single, dots, sums
-from probes.spaces import ConjugateSpace, Inverse, SetsSpace
+from probes.sets import SetsSpace
+from probes.spaces import ConjugateSpace, Inverse
 
 __all__ = ["Conjugate", "Direct", "Point", "Steps"]
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.files import replaced_together, write_csv, write_json
+from interp.files import drawn_files, replaced_together, write_csv, write_json
 from interp.statistics import (
     Estimate,
     bootstrap_mean,
@@ -29,7 +29,7 @@ from probes.verdict import always_commoner, auroc, verdict
 
 __all__ = ["summarise", "write_sweep"]
 
-FIGURES: Final = ("accuracy_by_layer.png", "accuracy_by_layer.pdf")
+FIGURES: Final = (*drawn_files("accuracy_by_layer", below=""), "report.html")
 """Drawn from a summary, into its folder: they go when it goes."""
 
 FALSE_DISCOVERIES: Final = 0.05
@@ -361,9 +361,10 @@ def _wording(sweep: ProbeSweep) -> dict[str, Any]:
 
 
 def write_sweep(
-    folder: Path, sweep: ProbeSweep, untrained: ProbeSweep | None = None
+    folder: str | Path, sweep: ProbeSweep, untrained: ProbeSweep | None = None
 ) -> dict[str, Any]:
     """Write `probes.h5`, tables, `folds.json` and, last, `probe.json`; returns its content."""
+    folder = Path(folder)
     summary = summarise(sweep, untrained)
     rows = [{"held_out": k, **row} for k, table in summary["transfer"].items() for row in table]
     with replaced_together(folder, last="probe.json", gone=("transfer.csv", *FIGURES)) as aside:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from activations import ActivationCache
-from interp.errors import ProbeError
+from interp.device import usable_device
+from interp.errors import ProbeError, require_choice
 from interp.items import Item
 from interp.statistics import class_weights
 from interp.vocabulary import Grouping, ProbeKind, Solver, TransferKind
@@ -34,7 +35,7 @@ def sweep_layers(
     n_folds: int = 5,
     seed: int = 0,
     grouping: Grouping = "group",
-    folds: NDArray[np.int64] | None = None,
+    folds: Sequence[int] | NDArray[np.integer] | None = None,
     probe: ProbeKind = "logistic",
     one_standard_error: bool = False,
     solver: Solver = "batched",
@@ -70,15 +71,30 @@ def sweep_layers(
         progress: called once a layer (and once for the embedding stream).
 
     Raises:
-        ProbeError: missing labels, labels and groups that cannot be split or permuted, or a fit
-            that does not converge.
+        ProbeError: an unknown name, a device that cannot be used, folds that are none, missing
+            labels, labels and groups that cannot be split or permuted, or a fit that does not
+            converge.
     """
+    for what, value, known in (
+        ("probe", probe, ProbeKind),
+        ("solver", solver, Solver),
+        ("grouping", grouping, Grouping),
+    ):
+        require_choice(what, value, get_args(known), ProbeError)
     unlabelled = [item for item, label in zip(cache.item_id, cache.label, strict=True) if label < 0]
     if unlabelled:
         raise ProbeError(
             f"{len(unlabelled)} of {cache.n_items} items have no label (first: {unlabelled[0]!r}); "
             f"probes need True/False items."
         )
+    # Also where the solver that was asked for has no use of it.
+    device = usable_device(device, ProbeError)
+    if isinstance(transfer, str):
+        raise ProbeError(f"transfer is {transfer!r}; expected a list, such as [{transfer!r}].")
+    for kind in transfer:
+        require_choice("transfer", kind, get_args(TransferKind), ProbeError)
+    if not isinstance(C, int | float | np.number) and C != "auto":
+        raise ProbeError(f"C is {C!r}; expected a positive number or 'auto'.")
     if one_standard_error and (C != "auto" or probe == "lda"):
         why = "LDA has no C" if probe == "lda" else "a given C is not chosen"
         raise ProbeError(f"--one-standard-error goes with --C auto; {why}.")
@@ -88,7 +104,7 @@ def sweep_layers(
     if folds is None:
         folds = make_folds(labels, groups, n_folds=n_folds, seed=seed, grouping=grouping)
     else:
-        check_folds(folds, labels, groups, grouping=grouping)
+        folds = check_folds(folds, labels, groups, grouping=grouping)
     strengths = C_GRID if C == "auto" and probe != "lda" else (1.0 if C == "auto" else float(C),)
     decide = probe_named(probe, solver, device)
     scheme: Scheme | None = None

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.files import replaced_together, write_csv, write_json
+from interp.files import drawn_files, replaced_together, write_csv, write_json
 from interp.hdf5 import new_hdf5
 from interp.statistics import score_decisions
 
@@ -27,10 +27,9 @@ __all__ = [
 ]
 
 BASELINE: Final = "baseline"
-FIGURES: Final = tuple(
-    f"figures/{name}{suffix}"
-    for name in ("dose_response", "recalls", "grid", "item_shifts")
-    for suffix in (".png", ".pdf")
+FIGURES: Final = (
+    *drawn_files("dose_response", "recalls", "grid", "item_shifts"),
+    "report.html",
 )
 """Drawn from a summary, below its folder: they go when it goes."""
 

@@ -27,7 +27,7 @@ LEAST_FOR_P: Final = 99
 
 
 def write_steering(
-    folder: Path, sweep: SteeringSweep, extra: Mapping[str, Any] | None = None
+    folder: str | Path, sweep: SteeringSweep, extra: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Write a sweep's folder; returns the content of `steer.json`.
 
@@ -36,6 +36,7 @@ def write_steering(
         sweep: what was found.
         extra: further entries of `steer.json`: cosines, side effects.
     """
+    folder = Path(folder)
     rows = cell_rows(sweep)
     summary = summarise(sweep, rows) | dict(extra or {})
     write_sweep_files(folder, sweep, rows, summary)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from activations.answers import forced_logits
 from activations.batches import BATCH_TOKENS
 from activations.cache import manifest_differences
 from activations.head import VerdictHead, verdict_head
-from interp.errors import SteeringError
+from interp.errors import SteeringError, require_choice
 from interp.items import Item, Message
 from interp.vocabulary import TokenRule
 from steering.grid import run_cells
@@ -62,7 +63,7 @@ def sweep_steering(
     plain: bool = False,
     batch_tokens: int = BATCH_TOKENS,
     prefix_sharing: bool = True,
-    unfinished: Path | None = None,
+    unfinished: str | Path | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> SteeringSweep:
     """Steer every item and read its forced choice.
@@ -135,7 +136,7 @@ def sweep_steering(
     if unfinished is not None:
         given = direction is not None and not direction.fitted
         kept = Unfinished(
-            unfinished,
+            Path(unfinished),
             identity(
                 signed,
                 settings,
@@ -213,6 +214,8 @@ def make_settings(
     direction: SteeredDirection | None = None,
 ) -> Settings:
     """Check what is to be crossed; arguments as in `sweep_steering`."""
+    require_choice("alpha_unit", alpha_unit, get_args(AlphaUnit), SteeringError)
+    require_choice("intervention", intervention, get_args(InterventionKind), SteeringError)
     chosen = require_conditions(conditions)
     sizes = nonzero_alphas(alphas, n_random)
     if n_control < 1:

@@ -282,7 +282,7 @@ def test_the_commands(tmp_path: Path, shards: list[Path]) -> None:
     run = runner.invoke(app, ["drift", str(merged), str(merged), "--json"])
     rows = json.loads(run.stdout)
     assert [list(row) for row in rows] == [
-        ["layer", "cosine", "relative_change", "probe_transfer"]
+        ["layer", "cosine", "relative_change", "probe_transfer", "grouping"]
     ] * 3
     assert [row["layer"] for row in rows] == [0, 1, 2]
     run = runner.invoke(app, ["drift", str(merged), str(merged)])

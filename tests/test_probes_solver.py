@@ -12,7 +12,8 @@ from probes import fit_probe
 from probes.batched import Decisions, Split, decide_held_out
 from probes.products import Items
 from probes.scaling import standardise_together
-from probes.spaces import FeatureSpace, SetsSpace
+from probes.sets import SetsSpace
+from probes.spaces import FeatureSpace
 
 STRENGTHS = (0.001, 0.01, 1.0, 100.0)
 
@@ -93,6 +94,44 @@ def test_the_tolerance_of_the_comparison_can_fail() -> None:
     scale = np.abs(expected).max()
     assert np.abs(ours - expected).max() <= 1e-4 * scale
     assert np.abs(loose - expected).max() > 1e-3 * scale
+
+
+def newton(z: np.ndarray, y: np.ndarray, strength: float) -> tuple[np.ndarray, float]:
+    """Weights and intercept by damped Newton steps in float64, until they no longer change."""
+    n = len(z)
+    kernel, sign = z @ z.T, np.where(y, 1.0, -1.0)
+    a, b = np.zeros(n), 0.0
+
+    def loss(a: np.ndarray, b: float) -> float:
+        return a @ kernel @ a / 2 + strength * np.logaddexp(0, -sign * (kernel @ a + b)).sum()
+
+    for _ in range(100):
+        slope = -sign / (1 + np.exp(sign * (kernel @ a + b)))
+        w = strength * np.abs(slope) * (1 - np.abs(slope))
+        system = np.block([[np.eye(n) + w[:, None] * kernel, w[:, None]], [w @ kernel, w.sum()]])
+        step = np.linalg.solve(system, -np.append(a + strength * slope, strength * slope.sum()))
+        length = 1.0
+        while length > 1e-9 and loss(a + length * step[:n], b + length * step[n]) > loss(a, b):
+            length /= 2
+        a, b = a + length * step[:n], b + length * step[n]
+    return z.T @ a, float(b)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_twins_of_both_labels_at_a_large_strength_are_solved_beyond_scikit_learn(seed: int) -> None:
+    # There scikit-learn's L-BFGS stops short even at a tolerance of 1e-10, and does not say so.
+    rng = np.random.default_rng(seed)
+    x, y = problem(rng, 92, 480, share=0.5, twist="plain")
+    x[40:80] = x[:40]
+    train, held, labels = x[:80], x[80:], y[:80]
+    scaler = StandardScaler().fit(train.astype(np.float64))
+    weights, intercept = newton(scaler.transform(train.astype(np.float64)), labels, 400.0)
+    exact = scaler.transform(held.astype(np.float64)) @ weights + intercept
+    scale = np.abs(exact).max()
+    ours = batched(train, held, labels[:, None], (400.0,))[:, 0, 0]
+    theirs = fit_probe(train, labels, C=400.0).decide(held)
+    assert np.abs(ours - exact).max() <= 1e-6 * scale
+    assert np.abs(ours - exact).max() < np.abs(theirs - exact).max()
 
 
 @pytest.mark.parametrize("shape", [(60, 100), (90, 40)])

@@ -6,13 +6,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from commands import refused
+from probe_sweeps import sweep, twins
 from sweep_tables import write_sweep_tables
 
 from figures import write_report
 from interp.errors import ResultError
 from interp.records import RunRecord, artifacts_of, write_run
+from probes import write_sweep
 
 
 class Page(HTMLParser):
@@ -144,3 +147,48 @@ def test_a_sweep_alone_has_a_report_and_other_folders_have_none(tmp_path: Path) 
     (tmp_path / "run.json").write_text("{}")
     assert "not a run record" in refused("report", tmp_path)
     assert not (tmp_path / "report.html").exists()
+
+
+def test_a_probe_folder_alone_has_figures_numbers_and_where_they_come_from(
+    tmp_path: Path,
+) -> None:
+    cache = twins(np.random.default_rng(0))
+    cache.category = tuple("ab"[index // 8 % 2] for index in range(cache.n_items))
+    cache.manifest["model"] = {"model_id": EVIL, "weights": "abc"}
+    found = sweep(cache, n_permutations=20, transfer=["category"])
+    summary = write_sweep(tmp_path, found)
+    write_report(tmp_path)
+    page = Page((tmp_path / "report.html").read_text())
+    assert [a["alt"] for t, a in page.tags if t == "img"] == ["Accuracy by layer"]
+    text = re.sub(r"\s+", " ", page.text)
+    for part in (
+        summary["verdict"],
+        f"accuracy_nested{summary['accuracy_nested']:.4g}",
+        f"p_familywise{summary['p_familywise']:.4g}",
+        f"model_id{EVIL}",
+        "weightsabc",
+        "token_rulelast_prompt",
+        "Each category held out",
+        *(f"{row['p_adjusted']:.4g}" for row in summary["layers"]),
+    ):
+        assert part in text, part
+    titles = re.findall(r"<h2>(.*?)</h2>", (tmp_path / "report.html").read_text())
+    assert titles == [
+        *("Verdicts", "Figures", "Probe", "Probe, layer by layer", "Each category held out"),
+        *("Model", "Items", "Activations"),
+    ]
+    # A summary that lacks something is named, not drawn as if it had it.
+    path = tmp_path / "probe.json"
+    path.write_text(json.dumps({k: v for k, v in summary.items() if k != "layers"}))
+    assert "Run the command that wrote it again" in refused("report", tmp_path)
+
+
+def test_a_steering_folder_alone_says_where_its_numbers_come_from(tmp_path: Path) -> None:
+    write_sweep_tables(tmp_path)
+    path = tmp_path / "steer.json"
+    summary = json.loads(path.read_text()) | {"conditions": {"signed": {"accuracy": 0.5}}}
+    summary["manifest"] = {"model": {"model_id": "m7"}, "source": {"name": "s7"}, "store": "f7"}
+    path.write_text(json.dumps(summary))
+    page = Page(write_report(tmp_path).read_text())
+    for part in ("model_idm7", "names7", "storef7"):
+        assert part in page.text

@@ -93,13 +93,11 @@ def run_grpo_audit(config: GrpoAuditConfig, folder: Path, *, command: str = "") 
     if finished is not None:
         note(f"{folder} is finished already; nothing is computed.")
         return finished
+    note(f"1/4  loading {config.model}; {config.n} training and {config.n_held_out} held-out items")
+    # First: without a model or a device nothing is left that another try would clash with.
+    backend = load_base(next(iter(runs.values())))
     write_json(folder / CONFIG, settings)
     items, described = _items(config, folder)
-    note(
-        f"1/4  loading {config.model}; {len(items['train'])} training and "
-        f"{len(items['held_out'])} held-out items"
-    )
-    backend = load_base(next(iter(runs.values())))
     for place, (name, run) in enumerate(runs.items(), 1):
         note(
             f"2/4  run {place} of {len(runs)}: learning rate {run.learning_rate:g}, "

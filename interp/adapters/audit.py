@@ -23,6 +23,7 @@ from interp.adapters.results import AdapterAudit, ModuleAudit, total
 from interp.adapters.updates import Update
 from interp.adapters.verdict import explain, judge, judge_budget
 from interp.adapters.working import measure_all
+from interp.device import usable_device
 from interp.direction import Direction
 from interp.errors import AdapterError
 
@@ -58,7 +59,7 @@ def audit_path(
     Raises:
         AdapterError: the path does not exist or holds no adapter; the base cannot be read.
     """
-    device = _checked_device(device)
+    device = usable_device(device, AdapterError, double=True)
     runs = find_runs(Path(path))
     try:
         folders = [found for run in runs for found in find_adapters(run)]
@@ -157,7 +158,7 @@ def audit_tensors(
     Raises:
         AdapterError: the device cannot be used, or `initial` does not fit.
     """
-    device = _checked_device(device)
+    device = usable_device(device, AdapterError, double=True)
     budget = (None, []) if trainer_state is None else live_budget(trainer_state, training_arguments)
     with (
         adapter_of(tensors, config) as adapter,
@@ -307,17 +308,3 @@ def _concluded(
         budget={} if budget is None else {**budget.to_json(), **reach},
         direction=None if direction is None else overlap_of(modules, direction),
     )
-
-
-def _checked_device(device: str) -> str:
-    """The device itself, with `auto` resolved; raises before any work if it cannot be used."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.zeros(1, device=device, dtype=torch.float64).cpu()
-    except (RuntimeError, AssertionError, TypeError) as error:
-        raise AdapterError(
-            f"The device {device!r} cannot be used ({str(error).splitlines()[0]}). Take cpu or "
-            f"auto."
-        ) from error
-    return device

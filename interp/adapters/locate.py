@@ -48,7 +48,7 @@ class AdapterFolder:
     trainer_state: Path | None
 
 
-def find_adapters(path: Path) -> tuple[AdapterFolder, ...]:
+def find_adapters(path: str | Path) -> tuple[AdapterFolder, ...]:
     """All adapters at a path, checkpoints in the order of their steps, the final adapter last.
 
     A path may be an adapter's folder or weight file, a trainer's `checkpoint-N`, or a run folder.
@@ -56,6 +56,7 @@ def find_adapters(path: Path) -> tuple[AdapterFolder, ...]:
     Raises:
         AdapterError: the path does not exist, or holds neither an adapter nor checkpoints of one.
     """
+    path = Path(path)
     if not path.exists():
         raise AdapterError(f"There is no {path}. Give an adapter folder, a checkpoint or a run.")
     if path.is_file():

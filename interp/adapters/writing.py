@@ -7,12 +7,15 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from interp.adapters.results import AdapterAudit, ModuleAudit, Totals, by_layer, by_projection
-from interp.files import atomic_path, write_json
+from interp.files import atomic_path, drawn_files, replaced_together, write_json
 
 __all__ = ["audit_to_json", "write_audits"]
+
+_FIGURES: Final = drawn_files("heat_map", "spectrum", "trajectory")
+"""Drawn from an audit, below its folder: they go when it goes."""
 
 
 def audit_to_json(audit: AdapterAudit) -> dict[str, Any]:
@@ -55,8 +58,8 @@ def _finite(value: Any) -> Any:
     return value + 0.0 if math.isfinite(value) else None
 
 
-def write_audits(folder: Path, audits: Sequence[AdapterAudit]) -> tuple[Path, ...]:
-    """Write an audit's files into a folder, each atomically.
+def write_audits(folder: str | Path, audits: Sequence[AdapterAudit]) -> tuple[Path, ...]:
+    """Write an audit's files into a folder, in place of those of an older one.
 
     `audit.json` ({"audits": […]}), `modules.csv`, `totals.csv` (whole, by layer, by projection)
     and, where runs were compared, `compared.csv`.
@@ -64,32 +67,36 @@ def write_audits(folder: Path, audits: Sequence[AdapterAudit]) -> tuple[Path, ..
     Returns:
         the files.
     """
-    result = folder / "audit.json"
-    write_json(result, {"audits": [audit_to_json(audit) for audit in audits]})
+    folder = Path(folder)
     columns = [field.name for field in fields(ModuleAudit) if field.name != "singular_values"]
     modules = (
         [audit.path, *(_cell(getattr(module, column)) for column in columns)]
         for audit in audits
         for module in audit.modules
     )
-    written = [result, _write(folder / "modules.csv", ["path", *columns], modules)]
     names = [field.name for field in fields(Totals)]
     totals = (
         [audit.path, part, *(getattr(found, name) for name in names)]
         for audit in audits
         for part, found in _parts(audit)
     )
-    written.append(_write(folder / "totals.csv", ["path", "part", *names], totals))
     pairs = [
         [audit.path, other.other, *(pair.name, pair.cosine, pair.left_alignment, pair.chance)]
         for audit in audits
         for other in audit.compared
         for pair in other.modules
     ]
-    if pairs:
-        header = ["path", "other", "name", "cosine", "left_alignment", "chance"]
-        written.append(_write(folder / "compared.csv", header, pairs))
-    return tuple(written)
+    with replaced_together(folder, last="audit.json", gone=("compared.csv", *_FIGURES)) as aside:
+        written = [
+            _write(aside / "modules.csv", ["path", *columns], modules),
+            _write(aside / "totals.csv", ["path", "part", *names], totals),
+        ]
+        if pairs:
+            header = ["path", "other", "name", "cosine", "left_alignment", "chance"]
+            written.append(_write(aside / "compared.csv", header, pairs))
+        result = aside / "audit.json"
+        write_json(result, {"audits": [audit_to_json(audit) for audit in audits]})
+    return tuple(folder / path.name for path in (result, *written))
 
 
 def _parts(audit: AdapterAudit) -> Iterable[tuple[str, Totals]]:

@@ -85,7 +85,7 @@ class AnswerSet:
     n_tokens: NDArray[np.int64]
 
 
-def read_item_table(paths: Sequence[Path]) -> ItemTable:
+def read_item_table(paths: Sequence[str | Path]) -> ItemTable:
     """Read one or several item files.
 
     An item may stand in several files (another view, or with the answer injected) if label, group
@@ -96,7 +96,7 @@ def read_item_table(paths: Sequence[Path]) -> ItemTable:
             no ability while others are.
     """
     found: dict[str, Item] = {}
-    for path in paths:
+    for path in map(Path, paths):
         for number, item in enumerate(read_items(path), start=1):
             where = f"{path}, item {number} ({item.item_id!r})"
             if item.label is None:
@@ -134,7 +134,7 @@ def _require_known_abilities(path: Path, found: Mapping[str, Item]) -> None:
 
 
 def read_answer_sets(
-    paths: Sequence[Path],
+    paths: Sequence[str | Path],
     items: ItemTable,
     roster: Sequence[ModelEntry] | None = None,
     readout: Readout = "auto",
@@ -151,7 +151,7 @@ def read_answer_sets(
     Raises:
         ResultError: a file does not fit the items or the roster; file, line and field are named.
     """
-    entries = _entries(paths, roster)
+    entries = _entries([Path(path) for path in paths], roster)
     contents = {path: read_answers(path) for path in entries}
     for path, answers in contents.items():
         if not answers:

@@ -58,12 +58,13 @@ def counts(percent: float, decimals: int, answered: int) -> int | None:
     return right if close and 0 <= right <= answered else None
 
 
-def read_published(path: Path) -> tuple[PublishedCell, ...]:
+def read_published(path: str | Path) -> tuple[PublishedCell, ...]:
     """Read a table with the columns `PUBLISHED_COLUMNS`, accuracies and F1 in percent.
 
     Raises:
         ResultError: a column is missing, or a cell is not what it must be; row and field are named.
     """
+    path = Path(path)
     rows = read_rows(path, "a table of published accuracies (CSV)", PUBLISHED_COLUMNS)
     cells: dict[tuple[str, str], PublishedCell] = {}
     n: dict[str, int] = {}

@@ -128,7 +128,7 @@ def read_rows(path: Path, what: str, required: Sequence[str]) -> tuple[TableRow,
     return tuple(rows)
 
 
-def read_roster(path: Path, *, with_files: bool = True) -> tuple[ModelEntry, ...]:
+def read_roster(path: str | Path, *, with_files: bool = True) -> tuple[ModelEntry, ...]:
     """Read a models table.
 
     Args:
@@ -138,6 +138,7 @@ def read_roster(path: Path, *, with_files: bool = True) -> tuple[ModelEntry, ...
     Raises:
         ResultError: a column is missing or unknown, or a cell is; row and field are named.
     """
+    path = Path(path)
     required = ("file", "model") if with_files else ("model",)
     rows = read_rows(path, "a models table (CSV)", required)
     for column in rows[0].cells:

@@ -115,7 +115,7 @@ def _text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-def read_log(path: Path, needed: Sequence[str] = COUNTED) -> tuple[ConversionEntry, ...]:
+def read_log(path: str | Path, needed: Sequence[str] = COUNTED) -> tuple[ConversionEntry, ...]:
     """Read a log.
 
     Args:
@@ -127,6 +127,7 @@ def read_log(path: Path, needed: Sequence[str] = COUNTED) -> tuple[ConversionEnt
         ResultError: the file is missing or holds nothing, or up to ten faults with their lines: not
             JSON, a key missing, an unknown code, a trace coded twice.
     """
+    path = Path(path)
     entries: list[ConversionEntry] = []
     faults: list[str] = []
     what = "a conversion log (one JSON object a line)"
@@ -190,12 +191,13 @@ class ConversionLog:
 
     @classmethod
     @contextmanager
-    def opened(cls, path: Path) -> Iterator[ConversionLog]:
+    def opened(cls, path: str | Path) -> Iterator[ConversionLog]:
         """The log under a lock that ends with the process.
 
         Raises:
             ResultError: another session writes to it, or it has faults.
         """
+        path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.with_name(f".{path.name}.lock")
         with lock.open("w") as handle:

@@ -53,13 +53,16 @@ def _fields(direction: Direction) -> dict[str, Any]:
     return {name: value for name, value in asdict(direction).items() if name != "vector"}
 
 
-def write_direction(path: Path, direction: Direction, *, model_hint: str | None = None) -> None:
+def write_direction(
+    path: str | Path, direction: Direction, *, model_hint: str | None = None
+) -> None:
     """Write one direction; see `write_directions`."""
+    path = Path(path)
     write_directions(path, [direction], model_hint=model_hint)
 
 
 def write_directions(
-    path: Path, directions: Sequence[Direction], *, model_hint: str | None = None
+    path: str | Path, directions: Sequence[Direction], *, model_hint: str | None = None
 ) -> None:
     """Write directions in the format that the file's ending names; atomically.
 
@@ -72,6 +75,7 @@ def write_directions(
         SteeringError: another ending, no direction, several at one layer or of several widths, or
             one that the format cannot hold.
     """
+    path = Path(path)
     suffix = _suffix(path)
     layers = [direction.layer for direction in directions]
     if not layers or len(set(layers)) < len(layers):
@@ -106,7 +110,7 @@ def write_directions(
         write_control_vector(path, ordered, [_fields(d) for d in ordered], model_hint)
 
 
-def read_directions(path: Path) -> tuple[Direction, ...]:
+def read_directions(path: str | Path) -> tuple[Direction, ...]:
     """Read all directions of a file, in the order of their layers.
 
     Files of other programs: GGUF control vectors, and safetensors with tensors `direction.<layer>`.
@@ -117,6 +121,7 @@ def read_directions(path: Path) -> tuple[Direction, ...]:
         SteeringError: missing, damaged, not a direction file, or a vector that is zero, not finite
             or of another width than the others.
     """
+    path = Path(path)
     require_file(path, "a direction (.npz, .safetensors or .gguf)", SteeringError)
     suffix = _suffix(path)
     if suffix == ".npz":
@@ -130,7 +135,7 @@ def read_directions(path: Path) -> tuple[Direction, ...]:
     )
 
 
-def read_direction(path: Path, layer: int | None = None) -> Direction:
+def read_direction(path: str | Path, layer: int | None = None) -> Direction:
     """Read one direction of a file.
 
     Args:
@@ -140,6 +145,7 @@ def read_direction(path: Path, layer: int | None = None) -> Direction:
     Raises:
         SteeringError: see `read_directions`; or the layer is not there, or not said.
     """
+    path = Path(path)
     found = read_directions(path)
     kept = [direction for direction in found if layer in (None, direction.layer)]
     if len(kept) != 1:

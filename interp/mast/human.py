@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from interp.errors import SourceError
-from interp.files import require_file
+from interp.files import parse_json, require_file
 from interp.mast.streaming import CountedFile, stream_objects
 from interp.mast.taxonomy import FC2_CODES, MAST_CODES, MODE_NAMES
 
@@ -144,7 +144,7 @@ def read_human(path: Path) -> tuple[HumanRecord, ...]:
     data = path.read_bytes()
     try:
         text = data.decode("utf-8")
-        value = json.loads(text)
+        value = parse_json(text)
     except UnicodeDecodeError as error:
         raise SourceError(f"{path} is not UTF-8 at byte {error.start}.") from error
     except json.JSONDecodeError as error:

@@ -150,13 +150,14 @@ def _entry(record: MastRecord, unit: SplitUnit | None) -> TraceEntry:
 
 
 def take_inventory(
-    path: Path, split: Split, *, progress: Callable[[int], None] | None = None
+    path: str | Path, split: Split, *, progress: Callable[[int], None] | None = None
 ) -> Inventory:
     """Stream `MAD_full_dataset.json` and count.
 
     Raises:
         SourceError: as `iterate_records`; or the file holds no traces.
     """
+    path = Path(path)
     found = inventory_of(iterate_records(path, progress=progress), split)
     if not found.entries:
         raise SourceError(f"{path} holds no traces; expected the 1,642 of MAST-Data.")

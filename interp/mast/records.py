@@ -123,13 +123,14 @@ def parse_record(record: Mapping[str, Any], where: str) -> MastRecord:
 
 
 def iterate_records(
-    path: Path, *, progress: Callable[[int], None] | None = None
+    path: str | Path, *, progress: Callable[[int], None] | None = None
 ) -> Iterator[MastRecord]:
     """The traces of `MAD_full_dataset.json`, streamed; memory holds one at a time.
 
     Raises:
         SourceError: not JSON (with the byte offset), not this schema, or a key given twice.
     """
+    path = Path(path)
     seen: dict[TraceId, int] = {}
     with path.open("rb") as handle:
         file = CountedFile(handle, progress)

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, Final
 
 from interp.errors import ItemError, SourceError, did_you_mean
-from interp.files import require_file, sha256_file, sha256_json
+from interp.files import parse_json, require_file, sha256_file, sha256_json
 from interp.items import Item, Message, read_items
 from interp.prompts import true_false_messages
 from interp.registry import register_source
@@ -242,7 +242,7 @@ class JsonlSource(_FileSource):
                 if not line.strip():
                     continue
                 try:
-                    row = json.loads(line, parse_constant=_no_constant)
+                    row = parse_json(line, parse_constant=_no_constant)
                     json.dumps(row, ensure_ascii=False).encode()
                 except ValueError as error:
                     raise SourceError(f"{self.path}, line {number}: not JSON ({error}).") from error

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from interp.errors import SourceError, did_you_mean
-from interp.files import require_file, sha256_file, sha256_json
+from interp.files import parse_json, require_file, sha256_file, sha256_json
 from interp.items import Item
 from interp.prompts import QUESTION as RULE_QUESTION
 from interp.prompts import true_false_messages
@@ -126,7 +126,7 @@ def _raw_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         elif suffix == ".jsonl":
             found = _json_lines(path, text)
         else:
-            found = json.loads(text)
+            found = parse_json(text)
     except (UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
         raise SourceError(f"{path} cannot be read as a {suffix} file ({error}).") from error
     if not isinstance(found, list) or not found:
@@ -149,7 +149,7 @@ def _json_lines(path: Path, text: str) -> list[Any]:
         if not line.strip():
             continue
         try:
-            found.append(json.loads(line))
+            found.append(parse_json(line))
         except json.JSONDecodeError as error:
             raise SourceError(
                 f"{path}, row {len(found) + 1}: not a JSON object ({error.msg}, column "

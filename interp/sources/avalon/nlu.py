@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from interp.errors import SourceError
-from interp.files import sha256_file, sha256_json
+from interp.files import parse_json, sha256_file, sha256_json
 from interp.items import Item
 from interp.prompts import true_false_messages
 from interp.registry import register_source
@@ -84,7 +84,7 @@ class AvalonNluSource:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        game = json.loads(file.read_text(encoding="utf-8"))
+        game = parse_json(file.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise SourceError(f"{file} is not JSON ({error}); expected one game.") from error
     if not isinstance(game, dict) or not {"users", "messages"} <= set(game):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from interp.errors import SourceError, did_you_mean
-from interp.files import atomic_path, numbered_lines
+from interp.files import atomic_path, numbered_lines, parse_json
 from interp.open_grading import has_scored_words
 
 __all__ = [
@@ -81,7 +81,7 @@ def _problems(record: Mapping[str, Any]) -> Iterator[str]:
 
 def _record(line: str) -> Mapping[str, Any]:
     """One line as an object; a lone surrogate, which no UTF-8 file can hold, is refused here."""
-    value = json.loads(line, parse_constant=_no_constant)
+    value = parse_json(line, parse_constant=_no_constant)
     json.dumps(value, ensure_ascii=False).encode()
     if not isinstance(value, dict):
         raise ValueError(f"got a {type(value).__name__}, expected an object")

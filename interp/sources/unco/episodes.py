@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from interp.errors import ResultError
-from interp.files import numbered_lines, sha256_json
+from interp.files import numbered_lines, parse_json, sha256_json
 from interp.sources.unco.environment import (
     State,
     action_to_json,
@@ -136,7 +135,7 @@ def read_episodes(path: Path) -> list[Mapping[str, Any]]:
     what = "a log of episodes (interp unco play)"
     for number, line in numbered_lines(path, what, ResultError):
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except ValueError as error:
             raise ResultError(f"{path}, line {number} is not JSON: {error}.") from error
         wrong = _wrong_fields(record)

@@ -5,7 +5,6 @@ The form is documented in docs/unco.md.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from interp.errors import SourceError
-from interp.files import numbered_lines
+from interp.files import numbered_lines, parse_json
 from interp.sources.unco.defects import SETTINGS, Defect, Setting, defect_violation
 from interp.sources.unco.instantiate import Instance, logical_violation
 from interp.sources.unco.spec import (
@@ -203,7 +202,7 @@ def read_tasks(path: Path) -> tuple[Task, ...]:
     what = "a file of unreliable-colleague tasks (interp unco build)"
     for number, line in numbered_lines(path, what, SourceError):
         try:
-            task = task_from_json(json.loads(line))
+            task = task_from_json(parse_json(line))
         except (SourceError, ValueError) as error:
             raise SourceError(f"{path}, line {number}: {error}") from error
         if task.task_id in tasks:
