@@ -34,8 +34,8 @@ _LARGEST_GRADIENT: Final = 1e-9
 _LINE_SEARCH: Final = "Line Search failed|The line search|Rounding errors prevent the line search"
 
 _ROUNDING: Final = 1e-7
-"""Log odds below this are what rounding leaves of 0. Fits are in float64 and converge to 1e-8 of the
-largest decision and less, and the probability of True is one half up to 3e-8 there.
+"""Log odds below this are what rounding leaves of 0. Fits are in float64 and converge to 1e-8 of
+the largest decision and less, and the probability of True is one half up to 3e-8 there.
 """
 
 
