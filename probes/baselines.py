@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 from sklearn.linear_model import LogisticRegression
@@ -27,9 +28,14 @@ _TOLERANCE: Final = 1e-12
 """Largest gradient component at a solution, of the mean loss. At scikit-learn's default of 1e-4 the
 decisions are off by as much as their size, and another C is chosen."""
 
+_LARGEST_GRADIENT: Final = 1e-9
+"""Above this a fit is an error; rounding leaves up to 1e-10 where texts nearly separate labels."""
+
+_LINE_SEARCH: Final = "Line Search failed|The line search|Rounding errors prevent the line search"
+
 _ROUNDING: Final = 1e-7
-"""Log odds below this are what rounding leaves of 0. Fits are in float64 and converge to 1e-8
-and less, and the probability of True is one half up to 3e-8 there.
+"""Log odds below this are what rounding leaves of 0. Fits are in float64 and converge to 1e-8 of
+the largest decision and less, and the probability of True is one half up to 3e-8 there.
 """
 
 
@@ -108,20 +114,30 @@ def _decide_by_tfidf(
     weighting = TfidfTransformer(sublinear_tf=True).fit(train)
     seen, shown = weighting.transform(train), weighting.transform(held_out)
     values = np.empty((held_out.shape[0], len(strengths), labels.shape[1]))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", ConvergenceWarning)
-        for column in range(labels.shape[1]):
-            for index, strength in enumerate(strengths):
-                # Newton steps converge where L-BFGS stops short, and take less time.
-                model = LogisticRegression(
-                    C=strength, solver="newton-cg", tol=_TOLERANCE, max_iter=_MAX_ITERATIONS
-                )
-                try:
-                    model.fit(seen, labels[:, column])
-                except ConvergenceWarning as error:
-                    raise ProbeError(
-                        f"A text baseline at C = {strength:g} did not converge in "
-                        f"{_MAX_ITERATIONS} iterations. Use --no-text-baselines."
-                    ) from error
-                values[:, index, column] = model.decision_function(shown)
+    for column in range(labels.shape[1]):
+        for index, strength in enumerate(strengths):
+            model = _converged(seen, labels[:, column], strength)
+            values[:, index, column] = model.decision_function(shown)
     return values
+
+
+def _converged(seen: Any, labels: NDArray[np.bool_], strength: float) -> LogisticRegression:
+    # Newton steps converge where L-BFGS stops short, and take less time.
+    model = LogisticRegression(
+        C=strength, solver="newton-cg", tol=_TOLERANCE, max_iter=_MAX_ITERATIONS
+    )
+    with warnings.catch_warnings():
+        # Rounding may end the last line search early; the gradient says what is left.
+        warnings.filterwarnings("ignore", message=_LINE_SEARCH)
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(seen, labels)
+    residual = expit(model.decision_function(seen)) - labels
+    weights = model.coef_[0]
+    slopes = (seen.T @ residual + weights / strength) / len(labels)
+    worst = max(float(np.abs(slopes).max()), abs(float(residual.mean())))
+    if worst > _LARGEST_GRADIENT:
+        raise ProbeError(
+            f"A text baseline at C = {strength:g} did not converge: a gradient of {worst:.1e} is "
+            f"left, above {_LARGEST_GRADIENT:g}. Use --no-text-baselines."
+        )
+    return model

@@ -3,6 +3,7 @@
 import warnings
 
 import numpy as np
+import pytest
 from caches import Cache
 from probe_sweeps import items_of, twins
 from sklearn.exceptions import ConvergenceWarning
@@ -11,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from interp import load_items, open_source
+from interp.errors import ProbeError
 from interp.items import Item
 from probes import make_folds
 from probes.baselines import text_baselines
@@ -87,3 +89,26 @@ def test_tfidf_baselines_are_converged() -> None:
     np.testing.assert_allclose(found["statement"], exact, atol=1e-6 * size)
     # The control: scikit-learn's default tolerance is nowhere near.
     assert np.abs(loose - exact).max() > 0.3 * size
+
+
+def test_a_line_search_that_rounding_ends_is_no_warning_and_no_error() -> None:
+    # Texts that nearly separate the labels; pytest makes every warning an error.
+    rng = np.random.default_rng(20)
+    labels, folds = np.arange(20) % 2 == 0, (np.arange(20) // 2) % 5
+    cache = Cache(np.zeros((20, 1, 1)), labels, [f"g{index}" for index in range(20)])
+    texts = [("yes " if label ^ (rng.random() < 0.05) else "no ") * 3 for label in labels]
+    items = list(items_of(cache, texts))
+    found = text_baselines(items, labels, folds)
+    assert ((found["statement"] > 0) == labels).mean() >= 0.9
+    shuffled = in_order(items, labels, folds, rng.permutation(20))
+    np.testing.assert_allclose(shuffled["statement"], found["statement"], rtol=1e-6)
+
+
+def test_a_text_baseline_that_is_not_converged_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("probes.baselines._MAX_ITERATIONS", 1)
+    cache = twins(np.random.default_rng(0))
+    items = items_of(cache, [f"it is {'so' if label else 'not'}" for label in cache.label])
+    with pytest.raises(ProbeError, match=r"A text baseline at C = .* did not converge: a gradient"):
+        text_baselines(items, cache.label.astype(bool), np.repeat(np.arange(20) % 5, 4))
