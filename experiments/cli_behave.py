@@ -70,7 +70,10 @@ def report(
     """
     from experiments.behaviour_tables import print_behaviour, print_published
     from experiments.console import note, print_json
+    from interp.files import require_writable
 
+    if out is not None:
+        require_writable(out, folder=True)
     if table is not None:
         if answers or items or probe:
             raise InterpError("--table stands alone: leave answer files, --items and --probe out.")

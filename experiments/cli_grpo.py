@@ -78,7 +78,9 @@ def train(
     from experiments.grpo.config import parse_settings, read_config
     from experiments.grpo.train import load_base
     from experiments.grpo.train import train as run_train
+    from interp.files import require_writable
 
+    require_writable(out, folder=True)
     settings = parse_settings(set_ or []) | ({} if model is None else {"model": model})
     resolved = read_config(config, settings)
     opened, found = open_items(source, None, n, seed, map_)
@@ -181,7 +183,9 @@ def evaluate(
     from experiments.grpo.similarity import load_encoder
     from experiments.grpo.train import load_base
     from interp.errors import TrainingError
+    from interp.files import require_writable
 
+    require_writable(out, folder=True)
     scores = None if encoder is None else load_encoder(encoder)
     conditions = conditions_of(adapters)
     resolved = _settings_of(adapters[0], config, set_, model)
@@ -307,9 +311,9 @@ def grpo_audit(
     """
     from experiments.console import note, print_json, say
     from experiments.grpo.audit_run import NAME, GrpoAuditConfig, run_grpo_audit
-    from interp.records import run_folder
+    from experiments.resuming import place_of_run
 
-    folder = out or run_folder(NAME)
+    folder = place_of_run(out, NAME)
     settings = GrpoAuditConfig(
         model=model,
         learning_rates=numbers(learning_rates, "--learning-rates"),

@@ -97,10 +97,10 @@ def expression_gap(
 def _run_expression_gap(config: ExpressionGapConfig, out: Path | None, json: bool) -> None:
     from experiments.console import print_json
     from experiments.expression_gap import NAME, run_expression_gap
+    from experiments.resuming import place_of_run
     from experiments.tables import print_expression_gap
-    from interp.records import run_folder
 
-    folder = out or run_folder(f"{NAME}-{config.source.split(':')[0]}")
+    folder = place_of_run(out, f"{NAME}-{config.source.split(':')[0]}")
     command = shlex.join(["interp", *sys.argv[1:]])
     record = run_expression_gap(config, folder, command=command)
     if json:
@@ -142,8 +142,8 @@ def noticed_but_silent(
     """Does the model know that a colleague's reply is of no use when it does not ask again?"""
     from experiments.console import print_json
     from experiments.noticed_but_silent import NAME, NoticedConfig, run_noticed
+    from experiments.resuming import place_of_run
     from experiments.unco_tables import print_noticed
-    from interp.records import run_folder
 
     config = NoticedConfig(
         model=model,
@@ -160,7 +160,7 @@ def noticed_but_silent(
         seed=seed,
         template_args=template_args(template_arg) or None,
     )
-    folder = out or run_folder(NAME)
+    folder = place_of_run(out, NAME)
     record = run_noticed(config, folder, command=shlex.join(["interp", *sys.argv[1:]]))
     if json:
         print_json({"folder": str(folder), "metrics": dict(record.metrics)})

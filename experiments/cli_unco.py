@@ -129,11 +129,13 @@ def play(
     from experiments.console import note, print_json, progress
     from experiments.unco_play import model_agent, play_tasks, scripted_agent
     from experiments.unco_tables import print_settings, setting_records
-    from interp.files import sha256_file
+    from interp.files import require_writable, sha256_file
     from interp.sources.unco.agents import SCRIPTED
     from interp.sources.unco.report import setting_rows
     from interp.sources.unco.tasks import read_tasks
 
+    if not out.exists():
+        require_writable(out, folder=False)
     chosen = _of_settings(read_tasks(tasks), settings)
     identity: dict[str, Any] = {"tasks": sha256_file(tasks), "settings": settings}
     if agent in SCRIPTED:

@@ -8,13 +8,30 @@ from typing import Any, Final
 
 from activations.cache import manifest_differences, refuse_mismatch
 from interp.errors import ResultError
-from interp.files import read_json
-from interp.records import RunRecord, read_run
+from interp.files import read_json, require_writable
+from interp.records import RunRecord, read_run, run_folder
 
-__all__ = ["CONFIG", "finished_run"]
+__all__ = ["CONFIG", "finished_run", "place_of_run"]
 
 CONFIG: Final = "config.json"
 """The resolved settings of a run, written before anything else."""
+
+
+def place_of_run(out: Path | None, slug: str) -> Path:
+    """The folder of a run, where results can be written or a finished one lies.
+
+    Args:
+        out: as given; None takes the default place.
+        slug: of the default place.
+
+    Raises:
+        ResultError: something is in the way.
+        OSError: the place cannot be written to.
+    """
+    folder = out or run_folder(slug)
+    if not (folder / "run.json").exists():
+        require_writable(folder, folder=True)
+    return folder
 
 
 def finished_run(

@@ -32,6 +32,13 @@ def files(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Path:
         ("direction {0}/facts.h5 --layer 1", "activations.ActivationCache.open"),
         ("extract --source facts --n 8 --model {1}", "experiments.cli_model.open_items"),
         ("answer --source facts --n 8 --model {1}", "experiments.cli_model.open_items"),
+        ("run expression-gap --model {1}", "experiments.expression_gap.run_expression_gap"),
+        ("run noticed-but-silent --model {1}", "experiments.noticed_but_silent.run_noticed"),
+        ("run grpo-audit --model {1}", "experiments.grpo.audit_run.run_grpo_audit"),
+        ("grpo train --model {1}", "experiments.grpo.train.load_base"),
+        ("grpo evaluate {0}", "experiments.grpo.evaluate.conditions_of"),
+        ("unco play {0}/none --agent oracle", "interp.sources.unco.tasks.read_tasks"),
+        ("behave report {0}/a.jsonl --items {0}/i.jsonl", "experiments.cli_behave._answered"),
         ("adapters audit {0}", "interp.adapters.runs.audit_runs"),
         ("adapters compare {1} --source facts", "experiments.cli_adapters.open_items"),
     ],
@@ -50,7 +57,7 @@ def test_before_any_work(
     monkeypatch.setattr(work, started)
     monkeypatch.setattr("experiments.cli_adapters._last_adapters", lambda path: [path])
     arguments = command.format(files, model_folder).split()
-    one_file = arguments[0] in ("direction", "extract", "answer")
+    one_file = arguments[0] in ("direction", "extract", "answer", "unco")
     if one_file and out in ("file", "gone"):
         pytest.skip("a file there is replaced or reopened")
     end = ".npz" if arguments[0] == "direction" else ""
