@@ -53,7 +53,7 @@ class Items:
             return self.z.T @ residual
         found = np.zeros((residual.shape[1], self.z.shape[1]), residual.dtype)
         for part in self._parts(residual):
-            found += residual[part].T @ self._block(part, residual)
+            found += np.ascontiguousarray(residual[part].T) @ self._block(part, residual)
         return found.T
 
     def around(self, weights: Single, between: Single) -> tuple[Single, Single]:
@@ -69,7 +69,7 @@ class Items:
         for part in self._parts(weights):
             block = self.z[part]
             lifted[part] = block @ weights
-            pulled += (between[part] * lifted[part]).T @ block
+            pulled += np.ascontiguousarray((between[part] * lifted[part]).T) @ block
         return lifted, pulled.T
 
     def _block(self, part: slice, right: NDArray[_Float]) -> NDArray[_Float]:
