@@ -21,7 +21,7 @@ __all__ = ["Conjugate", "Direct", "Point", "Steps"]
 _SLOW: Final = 0.2
 """A factor is computed anew where the gradient fell by less than this."""
 
-_POINT: Final = 6
+_POINT: Final = 12
 """Conjugate gradient steps that cost as much as the next point."""
 
 
