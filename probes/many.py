@@ -26,6 +26,10 @@ _HALVINGS: Final = 12
 _FARTHEST: Final = 700.0
 """Decisions beyond this are taken as this, where exp would overflow."""
 
+_SECANTS: Final = 4
+_LEVEL: Final = 0.2
+"""A step ends where it goes up by no more than this of how it went down at its start."""
+
 _NEAR: Final = 1e-2
 """Relative gradient from which on every step starts from exact decisions."""
 
@@ -146,6 +150,9 @@ class _Run:
             # Of an exact gradient; its norm itself is needed to a few digits.
             single, lifted = space.squared(slope.astype(np.float32), True)
             squared = single.astype(np.float64)
+            if exact and (space.rounding * np.abs(slope).sum(axis=0) ** 2 > 0.1 * squared).any():
+                # Items that are near each other cancel, and float32 may say that nothing is left.
+                squared = np.maximum(space.product(slope, slope, space.decisions(slope)), 0)
             relative = np.sqrt(squared + slope_b**2) / scale
             error = space.radius * np.sqrt(squared) + np.abs(slope_b) / (c * mass)
             size = np.abs(here.values + here.intercept).max(axis=0)
@@ -172,6 +179,7 @@ class _Run:
                 lifted = lifted[:, keep]
                 slope, slope_b, mass = slope[:, keep], slope_b[keep], mass[keep]
                 spread, relative, goal = spread[:, keep], relative[keep], goal[keep]
+                residual = residual[:, keep]
             taken = self.steps.step(Point(slope, lifted, slope_b, c * spread, relative, goal))
             if taken is None:
                 return None
@@ -179,6 +187,7 @@ class _Run:
             step = _Point(move, values, -(slope_b / c + dots(spread, values)) / mass)
             allowed = value + _SLACK * np.abs(value)
             length: Double | float = 1.0
+            before = residual
             for _ in range(_HALVINGS):
                 there = here.towards(step, length)
                 value, residual = _evaluate(space, there, c)
@@ -188,11 +197,56 @@ class _Run:
                 length = np.where(worse, np.multiply(length, 0.5), length)
             else:
                 return None
+            if not isinstance(length, float):
+                there, value, residual = _settled(
+                    space, here, before, step, length, (there, value, residual), c
+                )
             here, exact = there, bool(relative.max() <= _NEAR)
             if exact:
                 # What float32 has summed up would hide what is left to gain.
                 here, value, residual = _exactly(space, here, c)
         return None
+
+
+def _settled(
+    space: Space,
+    here: _Point,
+    before: Double,
+    step: _Point,
+    length: Double,
+    found: tuple[_Point, Double, Double],
+    c: float,
+) -> tuple[_Point, Double, Double]:
+    """The lowest point, nearly, of steps that had to be shortened, as `found` has it.
+
+    No higher than at the start may be far up the other side, from where steps lead back and forth.
+
+    Args:
+        space: the items.
+        here: the start.
+        before: (n, columns), p(True) less the label at the start.
+        step: the whole step.
+        length: (columns,) how much of it leads no higher.
+        found: where that is, and what `_evaluate` says of it.
+        c: the strength.
+    """
+    there, value, residual = found
+
+    def slope(at: _Point, residual: Double) -> Double:
+        penalty = space.product(step.coefficients, at.coefficients, at.values)
+        return penalty + c * dots(residual, step.values + step.intercept)
+
+    start = np.minimum(slope(here, before), -1e-300)
+    for _ in range(_SECANTS):
+        end = slope(there, residual)
+        over = end > -_LEVEL * start
+        if not over.any():
+            break
+        # Slopes grow along a line, so this is between the start and there.
+        length = np.divide(length * start, start - end, out=length.copy(), where=over)
+        there = here.towards(step, length)
+        value, residual = _evaluate(space, there, c)
+    return there, value, residual
 
 
 def _exactly(space: Space, at: _Point, c: float) -> tuple[_Point, Double, Double]:
@@ -213,7 +267,8 @@ def _evaluate(space: Space, at: _Point, c: float) -> tuple[Double, Double]:
     u += 1
     losses += sums(np.log(u))
     np.divide(space.against, u, out=u)
-    return 0.5 * space.penalty(at.coefficients, at.values) + c * losses, u
+    penalty = space.product(at.coefficients, at.coefficients, at.values)
+    return 0.5 * penalty + c * losses, u
 
 
 def _start(space: Space, points: list[tuple[float, _Point]], c: float) -> _Point:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from probes.products import Double, Items, Single, dots
 from probes.scaling import Common
+from probes.spaces import ROUNDING
 
 __all__ = ["FEW", "SetsSpace"]
 
@@ -51,6 +52,7 @@ class SetsSpace:
         self.squares = common.scale[:, self.set_of] ** 2
         self.n_coefficients = len(z)
         self.radius = float(np.sqrt(np.einsum("ij,ij->i", z, z).max())) * widest
+        self.rounding = ROUNDING * self.radius**2
         self.common: Single | None = None
         self.kernels: list[Single] = []
         # Where sets are small shares of the items, the common matrix is the larger one.
@@ -88,8 +90,8 @@ class SetsSpace:
     def pull(self, residual: Double) -> Double:
         return residual
 
-    def penalty(self, coefficients: Double, values: Double) -> Double:
-        return dots(coefficients, values)
+    def product(self, u: Double, _v: Double, values: Double) -> Double:
+        return dots(u, values)
 
     def squared(self, coefficients: Single, bound: bool, /) -> tuple[Single, Single]:
         if not bound:

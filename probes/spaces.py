@@ -20,6 +20,7 @@ from probes.products import Double, Items, Single, dots
 from probes.scaling import Common
 
 __all__ = [
+    "ROUNDING",
     "ConjugateSpace",
     "FeatureSpace",
     "Inverse",
@@ -36,8 +37,14 @@ _PRICE: Final = 50
 """Features for each column that raise this by one: the preconditioner costs as much as more steps.
 Four columns come on top, because products with few are slow."""
 
+_UTMOST: Final = 100.0
+"""Steps for each e-fold at which a point is left although there is a preconditioner."""
+
 _CHEAP: Final = 16
 """Features for each column up to which the preconditioner costs as little as a few steps."""
+
+ROUNDING: Final = 4 * float(np.finfo(np.float32).eps)
+"""Of an inner product of the items, relative to the largest."""
 
 _STALE: Final = 1
 """Steps for an e-fold that show a preconditioner of other weights to be out of date."""
@@ -50,12 +57,15 @@ class Space(Protocol):
         against: (n, columns): −1 True, 1 False, 0 outside the training set of the column.
         n_coefficients: of a column.
         radius: largest norm of an item.
+        rounding: what float32 may miss of `squared`, over the square of the sum of the absolute
+            coefficients.
         whole: whether the rows are all items, and not those of a training set.
     """
 
     against: Double
     n_coefficients: int
     radius: float
+    rounding: float
     whole: bool
 
     def take(self, columns: NDArray[np.bool_], /) -> Space:
@@ -67,8 +77,8 @@ class Space(Protocol):
     def pull(self, residual: Double) -> Double:
         """The coefficients whose weights are Zᵀ of (n, columns)."""
 
-    def penalty(self, coefficients: Double, values: Double, /) -> Double:
-        """(columns,) squared norms of the weights, given `decisions` too."""
+    def product(self, u: Double, v: Double, values: Double, /) -> Double:
+        """(columns,) inner products as weights of u and v, given also `decisions` of v."""
 
     def squared(self, coefficients: Single, bound: bool, /) -> tuple[Single, Single]:
         """The same from float32 alone, or no less, and what it takes that serves steps too.
@@ -88,7 +98,9 @@ class ConjugateSpace(Space, Protocol):
     """
 
     loosest: float
-    slow: float
+
+    @property
+    def slow(self) -> float: ...
 
     def take(self, columns: NDArray[np.bool_], /) -> ConjugateSpace:
         """The same for some of the columns."""
@@ -151,6 +163,7 @@ class RowSpace:
         self.gram = wide @ wide.T
         self.kernel = self.gram.astype(np.float32)
         self.radius = float(np.sqrt(max(0.0, self.kernel.diagonal().max())))
+        self.rounding = ROUNDING * self.radius**2
 
     def take(self, columns: NDArray[np.bool_]) -> RowSpace:
         part = copy(self)
@@ -163,8 +176,8 @@ class RowSpace:
     def pull(self, residual: Double) -> Double:
         return residual
 
-    def penalty(self, coefficients: Double, values: Double) -> Double:
-        return dots(coefficients, values)
+    def product(self, u: Double, _v: Double, values: Double) -> Double:
+        return dots(u, values)
 
     def squared(self, coefficients: Single, _bound: bool) -> tuple[Single, Single]:
         lifted = self.kernel @ coefficients
@@ -208,6 +221,7 @@ class RowSpace:
 class FeatureSpace:
     """Coefficients are weights of the features."""
 
+    rounding = 0.0
     # Without a preconditioner, all that a step needs of the first ones is the way down.
     loosest = 0.5
 
@@ -223,9 +237,15 @@ class FeatureSpace:
         self.n_coefficients = common.z.shape[1]
         largest = np.einsum("ij,ij->i", self.items.z, self.items.z).max()
         self.radius = float(np.sqrt(largest) * common.scale.max())
-        self.slow = _PATIENCE + self.n_coefficients / (_PRICE * (self.against.shape[1] + 4))
         self.moments: list[Single] = []
         self.level = 0.0
+
+    @property
+    def slow(self) -> float:
+        if self.moments:
+            return _UTMOST
+        price: float = self.n_coefficients / (_PRICE * (self.against.shape[1] + 4))
+        return _PATIENCE + price
 
     def take(self, columns: NDArray[np.bool_]) -> FeatureSpace:
         part = copy(self)
@@ -238,8 +258,8 @@ class FeatureSpace:
     def pull(self, residual: Double) -> Double:
         return self.per_column * self.items.pulled(residual)
 
-    def penalty(self, coefficients: Double, _values: Double) -> Double:
-        return dots(coefficients, coefficients)
+    def product(self, u: Double, v: Double, _values: Double) -> Double:
+        return dots(u, v)
 
     def squared(self, coefficients: Single, _bound: bool) -> tuple[Single, Single]:
         return dots(coefficients, coefficients), coefficients[:0]

@@ -21,6 +21,9 @@ __all__ = ["Conjugate", "Direct", "Point", "Steps"]
 _SLOW: Final = 0.2
 """A factor is computed anew where the gradient fell by less than this."""
 
+_LONGEST: Final = 1e3
+"""A longer step comes of weights that have vanished."""
+
 _POINT: Final = 12
 """Conjugate gradient steps that cost as much as the next point."""
 
@@ -97,7 +100,7 @@ class Direct:
         along *= along
         bend += dots(at.weights, along)
         length = np.divide(down, bend, out=np.ones_like(bend), where=(down > 0) & (bend > 0))
-        share = length.astype(np.float32)
+        share = np.minimum(length, _LONGEST).astype(np.float32)
         return move * share, moved * share
 
 

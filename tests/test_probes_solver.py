@@ -1,14 +1,17 @@
 """The batched solver against scikit-learn's converged solution, and its certificate."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from interp.errors import ProbeError
-from probes import fit_probe
+from probes import fit_probe, many
 from probes.batched import Decisions, Split, decide_held_out
 from probes.products import Items
 from probes.scaling import standardise_together
@@ -65,6 +68,8 @@ def decide(
 @example(shape=(30, 60), share=0.15, twist="separable", columns=1, seed=1249)
 # Here a start from the solution at a smaller C leaves no weight to any item.
 @example(shape=(12, 40), share=0.5, twist="plain", columns=9, seed=71)
+# Here twins of both labels leave a gradient whose norm cancels to nothing in float32.
+@example(shape=(12, 40), share=0.85, twist="duplicated rows", columns=9, seed=2253)
 def test_decisions_are_those_of_scikit_learn_converged(shape, share, twist, columns, seed) -> None:
     n, d = shape
     rng = np.random.default_rng(seed)
@@ -106,7 +111,7 @@ def newton(z: np.ndarray, y: np.ndarray, strength: float) -> tuple[np.ndarray, f
         return a @ kernel @ a / 2 + strength * np.logaddexp(0, -sign * (kernel @ a + b)).sum()
 
     for _ in range(100):
-        slope = -sign / (1 + np.exp(sign * (kernel @ a + b)))
+        slope = -sign * expit(-sign * (kernel @ a + b))
         w = strength * np.abs(slope) * (1 - np.abs(slope))
         system = np.block([[np.eye(n) + w[:, None] * kernel, w[:, None]], [w @ kernel, w.sum()]])
         step = np.linalg.solve(system, -np.append(a + strength * slope, strength * slope.sum()))
@@ -132,6 +137,41 @@ def test_twins_of_both_labels_at_a_large_strength_are_solved_beyond_scikit_learn
     theirs = fit_probe(train, labels, C=400.0).decide(held)
     assert np.abs(ours - exact).max() <= 1e-6 * scale
     assert np.abs(ours - exact).max() < np.abs(theirs - exact).max()
+
+
+@pytest.mark.parametrize(("shape", "seed"), [((72, 360), 12), ((90, 20), 18)])
+def test_steps_that_lead_up_the_other_side_are_shortened(
+    shape: tuple[int, int], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One item far out, and a large strength: whole Newton steps of some folds lead far beyond the
+    # solution, after others are done.
+    n, d = shape
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, d)) @ rng.normal(size=(d, d)) * np.exp(3 * rng.normal(size=d))
+    y = rng.random(n) < 0.5
+    x[seed % n] *= 1e3
+    x, folds = x.astype(np.float32), rng.permutation(n) % 5
+    splits = [Split(folds != fold, folds == fold) for fold in range(5)]
+    settled, shortened = many._settled, []
+
+    def watched(*given: Any) -> Any:
+        length, at_first = given[4:6]
+        found = settled(*given)
+        # Never higher than where it was found.
+        assert (found[1] <= at_first[1] + 1e-9 * np.abs(at_first[1])).all()
+        shortened.append(len(length))
+        return found
+
+    monkeypatch.setattr(many, "_settled", watched)
+    results = list(decide_held_out(x, splits, y[:, None], (0.001, 0.01, 800.0, 810.0)))
+    assert min(shortened) < 5 == max(shortened)
+    for split, result in zip(splits, results, strict=True):
+        scaler = StandardScaler().fit(x[split.training].astype(np.float64))
+        train, held = (scaler.transform(x[k].astype(np.float64)) for k in split)
+        weights, intercept = newton(train, y[split.training], 810.0)
+        exact = held @ weights + intercept
+        everywhere = np.abs(scaler.transform(x.astype(np.float64)) @ weights + intercept).max()
+        assert np.abs(result.values[:, 3, 0] - exact).max() <= 2e-4 * everywhere
 
 
 @pytest.mark.parametrize("shape", [(60, 100), (90, 40)])
