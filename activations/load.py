@@ -21,7 +21,7 @@ from activations.digests import weights_sha256
 from activations.hf import HFBackend
 from activations.spec import ModelSpec
 from activations.tokens import require_template_args
-from interp.device import usable_device
+from interp.adapters.device import usable_device
 from interp.errors import ModelError
 
 __all__ = ["load_backend"]

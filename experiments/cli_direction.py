@@ -19,7 +19,7 @@ from experiments.options import (
     layer_numbers,
     read_probe_of,
 )
-from interp.device import usable_device
+from interp.adapters.device import usable_device
 from interp.errors import InterpError
 from interp.vocabulary import ProbeKind
 

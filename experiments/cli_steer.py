@@ -118,7 +118,7 @@ def steer(
     from experiments.steer_inputs import inner_decisions, signed_items, steered_direction
     from experiments.tables import print_steering
     from figures import draw_steering_sweep
-    from interp.device import usable_device
+    from interp.adapters.device import usable_device
     from interp.errors import InterpError
     from interp.files import partial_path, require_writable, write_json
     from steering import sweep_steering, write_steering

@@ -11,7 +11,7 @@ from typing import Any, Final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.device import usable_device
+from interp.adapters.device import usable_device
 from interp.errors import ProbeError, require_choice
 from interp.statistics import class_weights
 from interp.vocabulary import ProbeKind, Solver

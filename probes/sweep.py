@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from activations import ActivationCache
-from interp.device import usable_device
+from interp.adapters.device import usable_device
 from interp.errors import ProbeError, require_choice
 from interp.items import Item
 from interp.statistics import class_weights

@@ -10,7 +10,7 @@ import typer
 from commands import ok, refused
 
 from experiments.cli import app
-from interp.device import usable_device
+from interp.adapters.device import usable_device
 from interp.errors import ProbeError
 
 BAD = ("foo", "meta", "cuda:99", "", *([] if torch.cuda.is_available() else ["cuda"]))

@@ -13,6 +13,7 @@ import torch
 from interp.adapters.against import about_base, about_saved, same_model
 from interp.adapters.base import BaseModel, live_base, open_base
 from interp.adapters.budget import Budget, live_budget, read_budget
+from interp.adapters.device import usable_device
 from interp.adapters.direction import about_direction, overlap_of
 from interp.adapters.findings import Finding, gathered
 from interp.adapters.full import FULL, about_full, full_checkpoints, full_updates
@@ -23,7 +24,6 @@ from interp.adapters.results import AdapterAudit, ModuleAudit, total
 from interp.adapters.updates import Update
 from interp.adapters.verdict import explain, judge, judge_budget
 from interp.adapters.working import measure_all
-from interp.device import usable_device
 from interp.direction import Direction
 from interp.errors import AdapterError
 

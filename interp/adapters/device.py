@@ -1,4 +1,7 @@
-"""One check of the names of devices, for everything that computes with torch."""
+"""One check of the names of devices, for everything that computes with torch.
+
+Here, in the only part of `interp` that imports it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ def usable_device(device: str, error: type[InterpError], *, double: bool = False
     Raises:
         error: torch knows no such device, or it cannot be used here.
     """
-    # Here, because importing the package must not import torch.
+    # Late, because importing the package must not import torch.
     import torch
 
     if device == "auto":
